@@ -1,0 +1,65 @@
+"""What every admin page of the console shares: read-only tables, bounded counting, filters with fixed choices."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Final
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+MOST_COUNTED: Final = 5_000
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts no further than `MOST_COUNTED`: what lies beyond is reached by search and filter, not by paging."""
+
+    @cached_property
+    def count(self) -> int:  # type: ignore[override]
+        rows = self.object_list
+        assert isinstance(rows, QuerySet)
+        return rows.order_by()[:MOST_COUNTED].count()
+
+
+class ConstantFilter(admin.SimpleListFilter):
+    """A filter over a column whose values are known, so that the table isn't read to list them."""
+
+    choices_given: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, column: str, values: Iterable[str]) -> type["ConstantFilter"]:
+        members = {"title": column, "parameter_name": column, "choices_given": tuple(values)}
+        return type(f"{column.title()}Filter", (cls,), members)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, value) for value in self.choices_given]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(**{self.parameter_name or "": self.value()}) if self.value() else queryset
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A table that is looked at: nothing is added, deleted or edited, except the columns in `changeable`."""
+
+    changeable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+    list_max_show_all = 0
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return bool(self.changeable) and super().has_change_permission(request, obj)
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        return [field.name for field in self.opts.fields if field.name not in self.hidden]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        return [name for name in self.get_fields(request, obj) if name not in self.changeable]

@@ -1,0 +1,109 @@
+"""`manage.py serve`: everything a first look needs, on this machine only."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from cadence_admin.accounts import ensure_local_accounts
+
+HOST: Final = "127.0.0.1"
+WATCH_SECONDS: Final = 5
+STOP_AFTER_S: Final = 10
+
+
+class Command(BaseCommand):
+    help = (
+        "Prepare the database, mirror this user's Cadence state home (or the sample, if there is none), and serve the "
+        "console on this machine's loopback address."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=8000)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        port = options["port"]
+        _require_free(port)
+        local = not os.environ.get("DATABASE_URL")
+        os.environ["CADENCE_BIND"] = f"{HOST}:{port}"
+        os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1" if local else "0"
+        self.stdout.write("== Preparing the database")
+        try:
+            call_command("migrate", interactive=False, verbosity=0)
+        except DatabaseError as error:
+            raise CommandError(f"database-unavailable: {str(error).strip()}") from None
+        call_command("collectstatic", interactive=False, verbosity=0)
+        home = self._state_home()
+        self.stdout.write(f"== Mirroring {home}")
+        mirror = [sys.executable, "manage.py", "mirror_cadence", "--state-home", str(home)]
+        subprocess.run(mirror, cwd=settings.BASE_DIR, check=False)
+        self._announce(port, local)
+        self._serve([*mirror, "--watch", str(WATCH_SECONDS)])
+
+    def _state_home(self) -> Path:
+        if (settings.STATE_HOME / "abel-cadence" / "roots").is_dir():
+            return Path(settings.STATE_HOME)
+        self.stdout.write(f"   {settings.STATE_HOME} holds no Cadence state roots: the sample that ships with the project is shown.")
+        return Path(settings.SAMPLE_STATE_HOME)
+
+    def _announce(self, port: int, local: bool) -> None:
+        self.stdout.write(f"== Cadence Admin is at http://{HOST}:{port}/ (Ctrl-C stops it)")
+        if not local:
+            self.stdout.write("   Make the first account with: .venv/bin/python manage.py createsuperuser")
+            return
+        password = _password(settings.VAR_DIR / "local-password")
+        names = ensure_local_accounts(password)
+        if names:
+            self.stdout.write(f"   Sign in as {' or '.join(names)} with the password {password}")
+        if len(names) < 3:
+            self.stdout.write("   The other local accounts have a password of their own.")
+
+    def _serve(self, mirror: list[str]) -> None:
+        server = [sys.executable, "-m", "gunicorn", "--config", "python:cadence_admin.server", "cadence_admin.wsgi"]
+        children = [subprocess.Popen(command, cwd=settings.BASE_DIR) for command in (server, mirror)]
+
+        def stop(*_: Any) -> None:
+            for child in children:
+                child.terminate()
+
+        # Ctrl-C reaches the children by itself; both end the same way.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        status = children[0].wait()
+        stop()
+        try:
+            children[1].wait(STOP_AFTER_S)
+        except subprocess.TimeoutExpired:
+            children[1].kill()
+        if status:
+            raise SystemExit(status)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise CommandError(f"Port {port} can't be used: {error.strerror}. Choose another with: make run PORT=8001") from None
+        except OverflowError:
+            raise CommandError(f"{port} is no port; ports go from 1 to 65535") from None
+
+
+def _password(path: Path) -> str:
+    """The one password of the local accounts: made on first use, readable by its owner only."""
+    if not path.exists():
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(12))
+    return path.read_text()

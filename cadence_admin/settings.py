@@ -1,0 +1,218 @@
+"""Settings: from the environment only. The README has the table; combinations that are unsafe refuse to start."""
+
+import ipaddress
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import environ
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+
+env = environ.Env()
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = Path(env.str("CADENCE_VAR_DIR", default=str(BASE_DIR / "var"))).absolute()
+
+
+def _is_loopback(bind: str) -> bool:
+    host = bind.rpartition(":")[0].strip("[]") or bind
+    if host == "localhost" or bind.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _secret_key() -> str:
+    """The key from the environment, or the one in the var directory: made on first use, readable by its owner only."""
+    given = env.str("CADENCE_SECRET_KEY", default="")
+    if given:
+        if len(given) < 32:
+            raise ImproperlyConfigured("CADENCE_SECRET_KEY is shorter than 32 characters; give it at least 50 random ones.")
+        return given
+    path = VAR_DIR / "secret-key"
+    if not path.exists():
+        VAR_DIR.mkdir(parents=True, exist_ok=True)
+        draft = VAR_DIR / f".secret-key.{os.getpid()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(50))
+        try:
+            os.link(draft, path)  # whole or not at all, and never over a key that another process just made
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    if path.stat().st_mode & 0o077:
+        raise ImproperlyConfigured(f"{path} can be read by others; take that away with: chmod 600 {path}")
+    return path.read_text().strip()
+
+
+DEBUG = env.bool("CADENCE_DEBUG", default=False)
+BIND = env.str("CADENCE_BIND", default="127.0.0.1:8000")
+LOCAL_ACCOUNTS = env.bool("CADENCE_LOCAL_ACCOUNTS", default=False)
+HTTPS = env.bool("CADENCE_HTTPS", default=False)
+ALLOWED_HOSTS = env.list("CADENCE_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"] if _is_loopback(BIND) else [])
+CSRF_TRUSTED_ORIGINS = env.list("CADENCE_CSRF_TRUSTED_ORIGINS", default=[])
+
+if not DEBUG and not ALLOWED_HOSTS:
+    raise ImproperlyConfigured("CADENCE_ALLOWED_HOSTS is empty: name the hosts that this console answers to, separated by commas.")
+if not DEBUG and "*" in ALLOWED_HOSTS:
+    raise ImproperlyConfigured("CADENCE_ALLOWED_HOSTS is *: name the hosts that this console answers to.")
+if not _is_loopback(BIND):
+    if DEBUG:
+        raise ImproperlyConfigured(f"CADENCE_DEBUG is on while CADENCE_BIND is {BIND}: debugging is for a loopback address only.")
+    if LOCAL_ACCOUNTS:
+        raise ImproperlyConfigured(
+            f"CADENCE_LOCAL_ACCOUNTS is on while CADENCE_BIND is {BIND}: the local accounts share one printed password and "
+            "are for a loopback address only."
+        )
+
+SECRET_KEY = _secret_key()
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "csp",
+    "django_htmx",
+    "cadence_admin",
+    "runs",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "cadence_admin.middleware.SignInMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "cadence_admin.urls"
+WSGI_APPLICATION = "cadence_admin.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "builtins": ["cadence_admin.templatetags.console"],
+        },
+    }
+]
+
+
+def _database() -> dict[str, Any]:
+    url = env.str("DATABASE_URL", default="")
+    if not url:
+        VAR_DIR.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{VAR_DIR / 'cadence.sqlite3'}"
+    config: dict[str, Any] = dict(environ.Env.db_url_config(url))
+    options = config.setdefault("OPTIONS", {})
+    match config["ENGINE"]:
+        case "django.db.backends.sqlite3":
+            # IMMEDIATE: a read that turns into a write would fail at once, whatever the timeout. The timeout is set when
+            # the connection opens, so it already holds while WAL is switched on.
+            options |= {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 10,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+            }
+        case "django.db.backends.postgresql":
+            # Nothing that lives longer than a transaction on the server, so that PgBouncer in transaction mode works.
+            options |= {
+                "pool": {"min_size": 1, "max_size": env.int("CADENCE_DATABASE_POOL", default=8), "timeout": 10},
+                "prepare_threshold": None,
+            }
+            config["DISABLE_SERVER_SIDE_CURSORS"] = True
+        case engine:
+            raise ImproperlyConfigured(f"DATABASE_URL names {engine}; Cadence Admin runs on postgres:// and sqlite:// only.")
+    return config
+
+
+DATABASES = {"default": _database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTHENTICATION_BACKENDS = ["cadence_admin.accounts.AccountBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "sign-in"
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = VAR_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+if env.bool("CADENCE_BEHIND_PROXY", default=False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.str("CADENCE_LOG_LEVEL", default="WARNING")},
+    # Only what the console itself logs: Django's own handlers would mail and print twice.
+    "loggers": {"django": {"handlers": [], "propagate": True}},
+}
+
+SAMPLE_STATE_HOME = BASE_DIR / "tests" / "data" / "cadence" / "state-home"
+# Where Cadence keeps its state roots: CADENCE_STATE_HOME, else XDG_STATE_HOME, else ~/.local/state.
+STATE_HOME = Path(
+    env.str("CADENCE_STATE_HOME", default="") or env.str("XDG_STATE_HOME", default="") or Path.home() / ".local" / "state"
+)

@@ -1,0 +1,120 @@
+"""What every page draws the same way: moments, hashes, states."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cadence_admin.clock import now_ms
+from cadence_admin.wording import ago
+
+register = template.Library()
+
+# state -> (tone, icon); the word itself is always shown beside them.
+_STATES: Final = {
+    "created": ("off", "dot"),
+    "validating-delivery": ("run", "play"),
+    "ready": ("off", "dot"),
+    "queued": ("off", "dot"),
+    "connecting": ("run", "play"),
+    "running": ("run", "play"),
+    "validating": ("run", "play"),
+    "verifying": ("run", "play"),
+    "retryable": ("wait", "again"),
+    "paused": ("wait", "pause"),
+    "approval-needed": ("wait", "hand"),
+    "change-verifying": ("run", "play"),
+    "ready-to-apply": ("run", "dot"),
+    "applying": ("run", "play"),
+    "recovering": ("wait", "again"),
+    "completed": ("ok", "tick"),
+    "discarded": ("off", "minus"),
+    "rejected": ("bad", "cross"),
+    "committed": ("ok", "tick"),
+    "interrupted": ("wait", "minus"),
+    "verified": ("ok", "tick"),
+    "phase-verified": ("ok", "tick"),
+    "repairable": ("wait", "again"),
+    "phase-running": ("run", "play"),
+}
+_OTHER: Final = ("off", "dot")
+_LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """One symbol of the sprite in the base page."""
+    return format_html('<svg class="icon" aria-hidden="true"><use href="#i-{}"/></svg>', name)
+
+
+@register.simple_tag
+def chip(tone: str, symbol: str, word: str) -> SafeString:
+    """A state: symbol, word and colour, never colour alone."""
+    return format_html('<span class="state {}">{}{}</span>', tone, icon(symbol), word)
+
+
+@register.simple_tag
+def state(name: str) -> SafeString:
+    """The chip of a run's, a task's or an operation's state."""
+    tone, symbol = _STATES.get(name, _OTHER)
+    return chip(tone, symbol, name.replace("-", " "))
+
+
+@register.simple_tag
+def when(milliseconds: int | None) -> SafeString:
+    """A moment: relative in the text, exact (UTC; with JavaScript local too) at hand."""
+    if milliseconds is None:
+        return SafeString("never")
+    if not 0 <= milliseconds <= _LAST_MS:
+        return format_html("<span>{} ms</span>", milliseconds)
+    exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        exact.strftime("%Y-%m-%d %H:%M:%S"),
+        ago(milliseconds, now_ms()),
+    )
+
+
+@register.simple_tag
+def swatch(value: str) -> SafeString:
+    """A square whose colour is derived from the hash: equal hashes look equal, a broken link is seen before it is read."""
+    try:
+        hue, light = int(value[:3], 16) % 360, 45 + int(value[3:5], 16) % 20
+    except ValueError:
+        hue, light = 0, 50
+    return format_html(
+        '<svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="hsl({} 45% {}%)"/></svg>',
+        hue,
+        light,
+    )
+
+
+@register.simple_tag
+def short_hash(value: str | None, label: str = "hash") -> SafeString:
+    """A hash: square and first ten digits, the whole one in the title and, with JavaScript, copied by a click."""
+    if not value:
+        return SafeString('<span class="sub">none</span>')
+    return format_html(
+        '<button type="button" class="hash" data-copy="{}" title="{}" aria-label="{} {}, copy">{}{}</button>',
+        value,
+        value,
+        label,
+        value[:10],
+        swatch(value),
+        value[:10],
+    )
+
+
+@register.simple_tag(takes_context=True)
+def query_with(context: template.Context, **changes: Any) -> str:
+    """The query string of this page with some members set, or dropped where None."""
+    parameters = context["request"].GET.copy()
+    for name, value in changes.items():
+        if value is None:
+            parameters.pop(name, None)
+        else:
+            parameters[name] = str(value)
+    return f"?{parameters.urlencode()}"

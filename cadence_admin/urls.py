@@ -1,0 +1,17 @@
+"""The routes of the site."""
+
+from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+admin.site.site_header = admin.site.site_title = "Cadence Admin"
+admin.site.index_title = "Tables"
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="runs:list"), name="home"),
+    path("runs/", include("runs.urls")),
+    path("sign-in/", LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True), name="sign-in"),
+    path("sign-out/", LogoutView.as_view(), name="sign-out"),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,49 @@
+"""Words for people: durations, and JSON laid out for reading."""
+
+import re
+from typing import Final
+
+_UNITS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_DEEPEST_INDENT: Final = 40
+
+
+def duration(milliseconds: int) -> str:
+    """A length of time in its largest unit, such as `4 minutes`."""
+    for length, unit in _UNITS:
+        if milliseconds >= length:
+            number = milliseconds // length
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return "under a second"
+
+
+def ago(moment: int, now: int) -> str:
+    """A moment seen from `now`, both in milliseconds: `4 minutes ago`, `in 2 hours`, `just now`."""
+    if abs(now - moment) < 5_000:
+        return "just now"
+    return f"{duration(now - moment)} ago" if moment < now else f"in {duration(moment - now)}"
+
+
+def laid_out(text: str) -> str:
+    """JSON text with line breaks and indents, token by token as it is stored: numbers, escapes and duplicate members stay
+    what they are. Text that is no JSON, or was cut off, comes out readable too."""
+    out: list[str] = []
+    depth = 0
+    previous = ""
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in ("}", "]"):
+            depth = max(depth - 1, 0)
+            if previous not in ("{", "["):
+                out.append(_line(depth))
+        elif previous in ("{", "[", ","):
+            out.append(_line(depth))
+        out.append(": " if token == ":" else token)
+        if token in ("{", "["):
+            depth += 1
+        previous = token
+    return "".join(out)
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * min(depth, _DEEPEST_INDENT)

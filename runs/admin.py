@@ -1,0 +1,177 @@
+"""Django's admin over the tables of runs: searchable, never a way to change a history."""
+
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from cadence_admin.admin import ConstantFilter, ReadOnlyAdmin
+from runs.integrity import verify_stored
+from runs.lifecycle import EVENT_TYPES, OPERATION_STATES, RUN_STATES, STAGES, TASK_STATES
+from runs.models import (
+    ApplyTransaction,
+    Artifact,
+    BootstrapHandoff,
+    ChainAnchor,
+    DeliveryBinding,
+    Divergence,
+    Event,
+    Operation,
+    RouteHealth,
+    Run,
+    StateRoot,
+    Task,
+    WorkspaceRevision,
+)
+from runs.verification import OK
+from runs.views import LARGEST_VERIFIED_HERE
+
+MOST_VERIFIED_AT_ONCE: Final = 100
+
+
+class VerdictFilter(admin.SimpleListFilter):
+    title = "history"
+    parameter_name = "history"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("ok", "verified"), ("broken", "broken or diverged"), ("diverged", "diverged"), ("none", "not verified")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
+        match self.value():
+            case "ok":
+                return queryset.filter(verdict=OK)
+            case "broken":
+                return queryset.exclude(verdict__in=["", OK])
+            case "diverged":
+                return queryset.filter(diverged_sequence__isnull=False)
+            case "none":
+                return queryset.filter(verdict="")
+        return queryset
+
+
+@admin.register(StateRoot)
+class StateRootAdmin(ReadOnlyAdmin):
+    list_display = ["__str__", "root_hash", "path", "schema_form", "problem"]
+    search_fields = ["name", "root_hash__startswith"]
+    changeable = ("name",)
+
+
+@admin.register(Run)
+class RunAdmin(ReadOnlyAdmin):
+    list_display = ["__str__", "state", "stage", "sequence", "verdict", "diverged_sequence", "state_root"]
+    list_filter = [
+        ConstantFilter.of("state", RUN_STATES),
+        ConstantFilter.of("stage", STAGES),
+        VerdictFilter,
+    ]
+    list_select_related = ["state_root"]
+    search_fields = ["run_id__exact", "change_name__startswith", "event_hash__exact"]
+    actions = ["verify"]
+    hidden = ("verified_projection_json", "source_digest")
+
+    @admin.action(description="Verify chain", permissions=["view"])
+    def verify(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
+        """Recompute the chains of the selected runs."""
+        chosen = list(queryset.defer("projection_json", "verified_projection_json")[: MOST_VERIFIED_AT_ONCE + 1])
+        if len(chosen) > MOST_VERIFIED_AT_ONCE or sum(run.sequence for run in chosen) > LARGEST_VERIFIED_HERE:
+            self.message_user(
+                request,
+                f"That is more than can be verified while you wait ({MOST_VERIFIED_AT_ONCE} runs, "
+                f"{LARGEST_VERIFIED_HERE:,} events). On the server, run: manage.py verify_chain --all",
+                messages.ERROR,
+            )
+            return
+        for run in chosen:
+            verdict = verify_stored(run)
+            where = f", first broken at event {verdict.first_broken}" if verdict.first_broken is not None else ""
+            self.message_user(
+                request, f"{run}: {verdict.code}{where}", messages.SUCCESS if verdict.ok else messages.ERROR
+            )
+
+
+class OfRunAdmin(ReadOnlyAdmin):
+    """A table whose rows belong to one run."""
+
+    owner = "run"
+    own_search: tuple[str, ...] = ()
+
+    def get_list_select_related(self, request: HttpRequest) -> list[str]:
+        return [self.owner]
+
+    def get_search_fields(self, request: HttpRequest) -> list[str]:
+        return [f"{self.owner}__run_id__exact", *(f"{name}__exact" for name in self.own_search)]
+
+
+@admin.register(Event)
+class EventAdmin(OfRunAdmin):
+    list_display = ["run", "sequence", "type", "event_hash"]
+    list_filter = [ConstantFilter.of("type", EVENT_TYPES)]
+    ordering = ["-id"]
+
+
+@admin.register(Operation)
+class OperationAdmin(OfRunAdmin):
+    list_display = ["operation_id", "run", "kind", "state", "lease_held", "lease_expires_at", "missing_since"]
+    list_filter = [ConstantFilter.of("state", OPERATION_STATES)]
+    hidden = ("lease_token",)
+
+
+@admin.register(DeliveryBinding)
+class DeliveryBindingAdmin(OfRunAdmin):
+    list_display = ["run", "gate", "revision", "receipt_hash", "record_hash", "missing_since"]
+
+
+@admin.register(Task)
+class TaskAdmin(OfRunAdmin):
+    list_display = ["task_id", "run", "state", "phase", "missing_since"]
+    list_filter = [ConstantFilter.of("state", TASK_STATES)]
+
+
+@admin.register(RouteHealth)
+class RouteHealthAdmin(ReadOnlyAdmin):
+    list_display = ["route_fingerprint", "state_root", "state", "next_half_open_at", "missing_since"]
+    list_select_related = ["state_root"]
+    search_fields = ["route_fingerprint__exact"]
+
+
+@admin.register(Artifact)
+class ArtifactAdmin(OfRunAdmin):
+    owner = "owner_run"
+    own_search = ("content_hash",)
+    list_display = ["content_hash", "owner_run", "seal_state", "size_bytes", "reference_count", "missing_since"]
+
+
+@admin.register(WorkspaceRevision)
+class WorkspaceRevisionAdmin(OfRunAdmin):
+    owner = "owner_run"
+    own_search = ("revision_id",)
+    list_display = ["revision_id", "owner_run", "parent_revision_id", "manifest_hash", "missing_since"]
+
+
+@admin.register(ApplyTransaction)
+class ApplyTransactionAdmin(OfRunAdmin):
+    owner = "owner_run"
+    own_search = ("transaction_id",)
+    list_display = ["transaction_id", "owner_run", "state", "missing_since"]
+
+
+@admin.register(BootstrapHandoff)
+class BootstrapHandoffAdmin(OfRunAdmin):
+    owner = "owner_run"
+    own_search = ("handoff_id",)
+    list_display = ["handoff_id", "owner_run", "state", "receipt_hash", "missing_since"]
+
+
+@admin.register(ChainAnchor)
+class ChainAnchorAdmin(OfRunAdmin):
+    list_display = ["run", "sequence", "event_hash", "seen_at"]
+    ordering = ["-id"]
+
+
+@admin.register(Divergence)
+class DivergenceAdmin(OfRunAdmin):
+    list_display = ["run", "sequence", "code", "source_path", "found_at", "last_found_at"]
+    ordering = ["-id"]
+
+

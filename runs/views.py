@@ -1,0 +1,166 @@
+"""Pages of runs: ask a query or call a service, and render."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.vary import vary_on_headers
+
+from cadence_admin.clock import now_ms
+from cadence_admin.errors import ServiceError
+from runs import queries, wording
+from runs.forms import RunFilterForm
+from runs.integrity import verify_stored
+from runs.lifecycle import commands_awaiting_delivery, legal_commands
+from runs.models import Run
+
+LARGEST_VERIFIED_HERE: Final = 250_000
+ASIDE_SIZE: Final = 5
+
+vary_on_htmx = vary_on_headers("HX-Request", "HX-History-Restore-Request")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the tables that belong to a run: its relation, its title, and the fragment that draws a row."""
+
+    relation: str
+    title: str
+
+    @property
+    def template(self) -> str:
+        return f"runs/records/_{self.relation}.html"
+
+    def rows(self, run: Run) -> QuerySet[Any]:
+        rows: QuerySet[Any] = getattr(run, self.relation).all()
+        return rows.defer("lease_token") if self.relation == "operations" else rows
+
+
+KINDS: Final = {
+    "operations": Kind("operations", "Operations"),
+    "deliveries": Kind("deliveries", "Deliveries"),
+    "tasks": Kind("tasks", "Tasks"),
+    "artifacts": Kind("artifacts", "Artifacts"),
+    "workspace-revisions": Kind("workspace_revisions", "Workspace revisions"),
+    "apply-transactions": Kind("apply_transactions", "Apply transactions"),
+    "bootstrap-handoffs": Kind("bootstrap_handoffs", "Handoffs"),
+}
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    """A number in the URL: None if it isn't there, "not found" if it is no key that we ever gave out."""
+    text = request.GET.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise Http404
+    return int(text)
+
+
+def _wants_fragment(request: HttpRequest) -> bool:
+    return bool(request.htmx) and not request.htmx.history_restore_request
+
+
+def _run(request: HttpRequest, run_id: str) -> Run | list[Run]:
+    """The run that the URL means, or all of that id if several state roots have it and the URL names none."""
+    try:
+        runs = queries.find_runs(run_id, request.GET.get("root", ""))
+    except ServiceError as error:
+        raise Http404(str(error)) from None
+    return runs[0] if len(runs) == 1 else runs
+
+
+def _choose(request: HttpRequest, runs: list[Run]) -> HttpResponse:
+    return render(request, "runs/choose.html", {"runs": runs}, status=300)
+
+
+@require_GET
+@vary_on_htmx
+def run_list(request: HttpRequest) -> HttpResponse:
+    """`/runs/`: every run, filtered by the URL."""
+    roots = queries.state_roots()
+    form = RunFilterForm(request.GET, roots)
+    now = now_ms()
+    page = None
+    if form.is_valid():
+        page = queries.list_runs(form.wanted(), now, before=_number(request, "before"))
+    context = {
+        "form": form,
+        "page": page,
+        "first": "before" not in request.GET,
+        "filtered": any(request.GET.get(name) for name in form.fields),
+        "troubled": [root for root in roots if root.problem],
+        "now": now,
+    }
+    template = "runs/_list.html" if _wants_fragment(request) else "runs/list.html"
+    return render(request, template, context, status=200 if page else 422)
+
+
+@require_GET
+@vary_on_htmx
+def run_detail(request: HttpRequest, run_id: str) -> HttpResponse:
+    """`/runs/<run_id>/`: one run."""
+    run = _run(request, run_id)
+    return _choose(request, run) if isinstance(run, list) else _render_run(request, run)
+
+
+@require_POST
+@vary_on_htmx
+def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
+    """`POST /runs/<run_id>/verification/`: recompute the whole chain now."""
+    run = _run(request, run_id)
+    if isinstance(run, list):
+        return _choose(request, run)
+    if run.sequence > LARGEST_VERIFIED_HERE:
+        return _render_run(
+            request,
+            run,
+            refusal=f"A chain of {run.sequence:,} events is too long to verify while you wait. "
+            f"On the server, run: manage.py verify_chain {run.run_id}",
+            status=422,
+        )
+    verify_stored(run)
+    if _wants_fragment(request):
+        run.refresh_from_db()
+        return _render_run(request, run)
+    return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
+
+
+@require_GET
+def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
+    """`/runs/<run_id>/<kind>/`: all rows of one table that belong to a run."""
+    if kind not in KINDS:
+        raise Http404
+    run = _run(request, run_id)
+    if isinstance(run, list):
+        return _choose(request, run)
+    rows = queries.keyset_page(KINDS[kind].rows(run), before=_number(request, "before"))
+    return render(request, "runs/records.html", {"run": run, "kind": KINDS[kind], "page": rows, "now": now_ms()})
+
+
+def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: int = 200) -> HttpResponse:
+    now = now_ms()
+    records = [
+        (slug, kind, queries.keyset_page(kind.rows(run), before=None, size=ASIDE_SIZE)) for slug, kind in KINDS.items()
+    ]
+    context = {
+        "run": run,
+        "refusal": refusal,
+        "now": now,
+        "standing": wording.standing(run),
+        "verdict": wording.verdict(run),
+        "after_the_break": wording.after_the_break(run),
+        "divergence": queries.divergence_of(run) if run.diverged_sequence is not None else None,
+        "overdue": queries.expired_leases(now).filter(run=run).defer("lease_token").order_by("lease_expires_at")[:ASIDE_SIZE],
+        "commands": legal_commands(run.state),
+        "awaiting_delivery": commands_awaiting_delivery(run.state),
+        "chain": queries.chain_page(run, upto=_number(request, "upto")),
+        "records": [record for record in records if record[2].items],
+        "routes": run.state_root.routes.all()[:ASIDE_SIZE],
+    }
+    template = "runs/_detail.html" if _wants_fragment(request) else "runs/detail.html"
+    return render(request, template, context, status=status)

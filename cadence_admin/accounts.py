@@ -4,7 +4,7 @@ from typing import Final
 
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.models import AbstractBaseUser, Group, Permission, User
+from django.contrib.auth.models import AnonymousUser, Group, Permission, User
 from django.db import transaction
 
 LOCAL_GROUP: Final = "local accounts"
@@ -14,7 +14,7 @@ LOCAL_ACCOUNTS: Final = ("viewer", "approver", "operator")
 class AccountBackend(ModelBackend):
     """Django's own, except that local accounts sign in only where `CADENCE_LOCAL_ACCOUNTS` is on (loopback only)."""
 
-    def user_can_authenticate(self, user: AbstractBaseUser | None) -> bool:
+    def user_can_authenticate(self, user: User | AnonymousUser | None) -> bool:
         if not super().user_can_authenticate(user):
             return False
         return settings.LOCAL_ACCOUNTS or not (isinstance(user, User) and user.groups.filter(name=LOCAL_GROUP).exists())
@@ -32,7 +32,9 @@ def ensure_local_accounts(password: str) -> list[str]:
             user.save(update_fields=["password"])
             user.groups.add(group)
             if name == "operator":
-                user.user_permissions.set(Permission.objects.filter(content_type__app_label="runs", codename__startswith="view_"))
+                user.user_permissions.set(
+                    Permission.objects.filter(content_type__app_label="runs", codename__startswith="view_")
+                )
                 user.user_permissions.add(Permission.objects.get(codename="change_stateroot"))
         if user.check_password(password) and user.groups.filter(pk=group.pk).exists():
             names.append(name)

@@ -1,22 +1,39 @@
 """What every admin page of the console shares: read-only tables, bounded counting, filters with fixed choices."""
 
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cache, cached_property
 from typing import Any, Final
 
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from cadence_admin.templatetags.console import when
 
 MOST_COUNTED: Final = 5_000
+# The names by which a column of milliseconds is told (`lease_expires_at`, `missing_since`).
+MOMENT_SUFFIXES: Final = ("_at", "_since")
+
+
+@cache
+def moment(name: str) -> Callable[[Model], SafeString]:
+    """A column of milliseconds as people read it."""
+
+    @admin.display(description=name.replace("_", " "), ordering=name)
+    def show(row: Model) -> SafeString:
+        return when(getattr(row, name))
+
+    show.__name__ = f"{name}_shown"
+    return show
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
     """Counts no further than `MOST_COUNTED`: what lies beyond is reached by search and filter, not by paging."""
 
     @cached_property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         rows = self.object_list
         assert isinstance(rows, QuerySet)
         return rows.order_by()[:MOST_COUNTED].count()
@@ -48,6 +65,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
     list_per_page = 50
     list_max_show_all = 0
+    show_facets = admin.ShowFacets.NEVER
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -58,8 +76,14 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return bool(self.changeable) and super().has_change_permission(request, obj)
 
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        return [field.name for field in self.opts.fields if field.name not in self.hidden]
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        return [self._readable(name) for name in self.list_display]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        return [self._readable(field.name) for field in self.opts.fields if field.name not in self.hidden]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         return [name for name in self.get_fields(request, obj) if name not in self.changeable]
+
+    def _readable(self, name: Any) -> Any:
+        return moment(name) if isinstance(name, str) and name.endswith(MOMENT_SUFFIXES) else name

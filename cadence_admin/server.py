@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 bind = os.environ.get("CADENCE_BIND", "127.0.0.1:8000")
 workers = int(os.environ.get("CADENCE_WORKERS", "2"))
 threads = int(os.environ.get("CADENCE_THREADS", "4"))
 worker_class = "gthread"
 # Its heartbeat file on a disk that stalls would get a healthy worker killed.
-worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn makes its file there with a name of its own
+worker_tmp_dir = str(_MEMORY) if _MEMORY.is_dir() else tempfile.gettempdir()
 loglevel = "warning"

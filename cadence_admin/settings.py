@@ -28,10 +28,12 @@ def _is_loopback(bind: str) -> bool:
 
 def _secret_key() -> str:
     """The key from the environment, or the one in the var directory: made on first use, readable by its owner only."""
-    given = env.str("CADENCE_SECRET_KEY", default="")
+    given: str = env.str("CADENCE_SECRET_KEY", default="")
     if given:
         if len(given) < 32:
-            raise ImproperlyConfigured("CADENCE_SECRET_KEY is shorter than 32 characters; give it at least 50 random ones.")
+            raise ImproperlyConfigured(
+                "CADENCE_SECRET_KEY is shorter than 32 characters; give it at least 50 random ones."
+            )
         return given
     path = VAR_DIR / "secret-key"
     if not path.exists():
@@ -55,20 +57,26 @@ DEBUG = env.bool("CADENCE_DEBUG", default=False)
 BIND = env.str("CADENCE_BIND", default="127.0.0.1:8000")
 LOCAL_ACCOUNTS = env.bool("CADENCE_LOCAL_ACCOUNTS", default=False)
 HTTPS = env.bool("CADENCE_HTTPS", default=False)
-ALLOWED_HOSTS = env.list("CADENCE_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"] if _is_loopback(BIND) else [])
+ALLOWED_HOSTS = env.list(
+    "CADENCE_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"] if _is_loopback(BIND) else []
+)
 CSRF_TRUSTED_ORIGINS = env.list("CADENCE_CSRF_TRUSTED_ORIGINS", default=[])
 
 if not DEBUG and not ALLOWED_HOSTS:
-    raise ImproperlyConfigured("CADENCE_ALLOWED_HOSTS is empty: name the hosts that this console answers to, separated by commas.")
+    raise ImproperlyConfigured(
+        "CADENCE_ALLOWED_HOSTS is empty: name the hosts that this console answers to, separated by commas."
+    )
 if not DEBUG and "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("CADENCE_ALLOWED_HOSTS is *: name the hosts that this console answers to.")
 if not _is_loopback(BIND):
     if DEBUG:
-        raise ImproperlyConfigured(f"CADENCE_DEBUG is on while CADENCE_BIND is {BIND}: debugging is for a loopback address only.")
+        raise ImproperlyConfigured(
+            f"CADENCE_DEBUG is on while CADENCE_BIND is {BIND}: debugging is for a loopback address only."
+        )
     if LOCAL_ACCOUNTS:
         raise ImproperlyConfigured(
-            f"CADENCE_LOCAL_ACCOUNTS is on while CADENCE_BIND is {BIND}: the local accounts share one printed password and "
-            "are for a loopback address only."
+            f"CADENCE_LOCAL_ACCOUNTS is on while CADENCE_BIND is {BIND}: the local accounts share one printed password "
+            "and are for a loopback address only."
         )
 
 SECRET_KEY = _secret_key()
@@ -129,8 +137,8 @@ def _database() -> dict[str, Any]:
     options = config.setdefault("OPTIONS", {})
     match config["ENGINE"]:
         case "django.db.backends.sqlite3":
-            # IMMEDIATE: a read that turns into a write would fail at once, whatever the timeout. The timeout is set when
-            # the connection opens, so it already holds while WAL is switched on.
+            # IMMEDIATE: a read that turns into a write would fail at once, whatever the timeout. The timeout is set
+            # when the connection opens, so it already holds while WAL is switched on.
             options |= {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 10,
@@ -144,7 +152,9 @@ def _database() -> dict[str, Any]:
             }
             config["DISABLE_SERVER_SIDE_CURSORS"] = True
         case engine:
-            raise ImproperlyConfigured(f"DATABASE_URL names {engine}; Cadence Admin runs on postgres:// and sqlite:// only.")
+            raise ImproperlyConfigured(
+                f"DATABASE_URL names {engine}; Cadence Admin runs on postgres:// and sqlite:// only."
+            )
     return config
 
 
@@ -214,5 +224,7 @@ LOGGING = {
 SAMPLE_STATE_HOME = BASE_DIR / "tests" / "data" / "cadence" / "state-home"
 # Where Cadence keeps its state roots: CADENCE_STATE_HOME, else XDG_STATE_HOME, else ~/.local/state.
 STATE_HOME = Path(
-    env.str("CADENCE_STATE_HOME", default="") or env.str("XDG_STATE_HOME", default="") or Path.home() / ".local" / "state"
+    env.str("CADENCE_STATE_HOME", default="")
+    or env.str("XDG_STATE_HOME", default="")
+    or Path.home() / ".local" / "state"
 )

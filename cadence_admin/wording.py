@@ -18,30 +18,30 @@ def duration(milliseconds: int) -> str:
 
 
 def ago(moment: int, now: int) -> str:
-    """A moment seen from `now`, both in milliseconds: `4 minutes ago`, `in 2 hours`, `just now`."""
+    """A moment seen from `now`, both in ms: `4 minutes ago`, `in 2 hours`, `just now`."""
     if abs(now - moment) < 5_000:
         return "just now"
     return f"{duration(now - moment)} ago" if moment < now else f"in {duration(moment - now)}"
 
 
 def laid_out(text: str) -> str:
-    """JSON text with line breaks and indents, token by token as it is stored: numbers, escapes and duplicate members stay
-    what they are. Text that is no JSON, or was cut off, comes out readable too."""
+    """JSON text with line breaks and indents, token by token as it is stored: numbers, escapes and duplicates stay what
+    they are. Text that is no JSON, or was cut off, comes out readable too."""
     out: list[str] = []
     depth = 0
     previous = ""
     for match in _TOKEN.finditer(text):
-        token = match[0]
-        if token in ("}", "]"):
+        part = match[0]
+        if part in ("}", "]"):
             depth = max(depth - 1, 0)
             if previous not in ("{", "["):
                 out.append(_line(depth))
         elif previous in ("{", "[", ","):
             out.append(_line(depth))
-        out.append(": " if token == ":" else token)
-        if token in ("{", "["):
+        out.append(": " if part == ":" else part)
+        if part in ("{", "["):
             depth += 1
-        previous = token
+        previous = part
     return "".join(out)
 
 

@@ -35,7 +35,12 @@ class VerdictFilter(admin.SimpleListFilter):
     parameter_name = "history"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("ok", "verified"), ("broken", "broken or diverged"), ("diverged", "diverged"), ("none", "not verified")]
+        return [
+            ("ok", "verified"),
+            ("broken", "broken or diverged"),
+            ("diverged", "diverged"),
+            ("none", "not verified"),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
         match self.value():
@@ -173,5 +178,3 @@ class ChainAnchorAdmin(OfRunAdmin):
 class DivergenceAdmin(OfRunAdmin):
     list_display = ["run", "sequence", "code", "source_path", "found_at", "last_found_at"]
     ordering = ["-id"]
-
-

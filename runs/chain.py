@@ -2,7 +2,7 @@
 
 Plain functions over plain data: no Django, no clock, no I/O. What is hashed is the canonical JSON of
 `{sequence, type, payload, priorHash}`: RFC 8785, except that numbers are first read as JavaScript reads them (doubles),
-an overflow prints `null`, and a lone surrogate prints its escape. Source: Cadence's run store, whose hashes these must equal.
+an overflow prints `null`, and a lone surrogate prints its escape. Source: Cadence's run store, which hashes the same.
 """
 
 import hashlib
@@ -190,7 +190,7 @@ def _write(value: Any, order: Callable[[dict[str, Any]], list[str]]) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """The text that is hashed: members sorted by UTF-16 code units, no white space, ECMAScript's scalars, at any depth."""
+    """The text that is hashed: members by UTF-16 code units, no white space, ECMAScript's scalars, at any depth."""
     return _write(value, lambda node: sorted(node, key=_utf16))
 
 
@@ -217,18 +217,14 @@ class Event:
 
 def event_hash(sequence: int, type: str, payload: Any, prior_hash: str) -> str:
     """The hash of an event: sha256 of the canonical JSON of its other four fields."""
-    return sha256_hex(
-        canonical_json({"sequence": sequence, "type": type, "payload": payload, "priorHash": prior_hash})
-    )
+    return sha256_hex(canonical_json({"sequence": sequence, "type": type, "payload": payload, "priorHash": prior_hash}))
 
 
 def create_event(sequence: int, type: str, payload: dict[str, Any], prior_hash: str) -> Event:
     """Make the next event of a chain. Raises `ChainError` (`event-integrity-invalid-header`)."""
     if not is_safe_integer(sequence) or sequence < 1 or not is_sha256(prior_hash):
         raise ChainError("event-integrity-invalid-header", "an event needs a sequence from 1 and the hash before it")
-    return Event(
-        sequence, type, stringify(payload), prior_hash, event_hash(sequence, type, payload, prior_hash)
-    )
+    return Event(sequence, type, stringify(payload), prior_hash, event_hash(sequence, type, payload, prior_hash))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the filter of the run list understands."""
 
 from django import forms
+from django.http import QueryDict
 
 from runs.lifecycle import RUN_STATES
 from runs.models import StateRoot
@@ -20,14 +21,14 @@ class RunFilterForm(forms.Form):
     broken = forms.BooleanField(required=False, label="Only broken")
     expired = forms.BooleanField(required=False, label="Only with an expired lease")
 
-    def __init__(self, data: object, roots: list[StateRoot]) -> None:
-        super().__init__(data, auto_id="filter-%s")  # type: ignore[arg-type]
+    def __init__(self, data: QueryDict, roots: list[StateRoot]) -> None:
+        super().__init__(data, auto_id="filter-%s")
         self._roots = {root.root_hash: root.pk for root in roots}
         root = self.fields["root"]
         assert isinstance(root, forms.ChoiceField)
         root.choices = [("", "Any project"), *((root.root_hash, str(root)) for root in roots)]
         change = self.fields["change"].widget
-        change.input_type = "search"  # type: ignore[attr-defined]
+        change.input_type = "search"
         change.attrs |= {"placeholder": "Change contains", "aria-label": "Change contains"}
         for name in ("state", "stage", "root"):
             self.fields[name].widget.attrs["aria-label"] = name.capitalize()

@@ -93,14 +93,17 @@ def _recompute(run: Run, *, after: Checkpoint | None = None, watch: Watcher | No
         forgotten = ChainAnchor.objects.filter(run=run).exclude(Exists(same)).order_by("sequence").first()
         if forgotten:
             return _spoiled(
-                verdict, ANCHOR_MISMATCH, forgotten.sequence, "the stored chain is not the one that was seen here before"
+                verdict,
+                ANCHOR_MISMATCH,
+                forgotten.sequence,
+                "the stored chain is not the one that was seen here before",
             )
     if verdict.ok and run.diverged_sequence is not None:
-        return _spoiled(verdict, DIVERGED, run.diverged_sequence, "a source showed another history than the one kept here")
+        return _spoiled(verdict, DIVERGED, run.diverged_sequence)
     return verdict
 
 
-def _spoiled(verdict: Verdict, code: str, sequence: int, detail: str) -> Verdict:
+def _spoiled(verdict: Verdict, code: str, sequence: int, detail: str = "") -> Verdict:
     return Verdict(code, detail, verdict.sequence, verdict.event_hash, sequence, projection=verdict.projection)
 
 

@@ -169,9 +169,7 @@ class Reducer:
             raise LifecycleError("event-integrity-duplicate-create")
         if payload.get("stage") not in STAGES:
             raise LifecycleError("event-integrity-invalid-stage")
-        names = {
-            name: payload[name] for name in ("change", "provisionalKey") if isinstance(payload.get(name), str)
-        }
+        names = {name: payload[name] for name in ("change", "provisionalKey") if isinstance(payload.get(name), str)}
         if sum(map(bool, names.values())) != 1:
             raise LifecycleError("event-integrity-invalid-run-key")
         self._members = {

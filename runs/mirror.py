@@ -1,8 +1,9 @@
 """Bring the runs of a Cadence state root into the database, and notice when a history was rewritten.
 
-One pass over one store: a store whose file did not change costs one query; of the others, each run that changed is brought
-over in a transaction of its own, under the lock of its state root. The source is read only after that lock is held, so what
-a pass reads is never older than what an earlier one stored. Nothing that was seen once is ever dropped or overwritten.
+One pass over one store: a store whose file did not change costs one query; of the others, each run that changed is
+brought over in a transaction of its own, under the lock of its state root. The source is read only after that lock is
+held, so what a pass reads is never older than what an earlier one stored. No event that was seen once is
+ever dropped or overwritten.
 """
 
 import hashlib
@@ -139,10 +140,19 @@ def mirror_state_home(
     """One pass over every store under `state_home`. Raises `SourceError` if it holds no state roots."""
     stores = find_stores(state_home)
     reports = mirror_stores(stores, recheck=recheck, on_report=on_report)
-    prefix = str((state_home / "abel-cadence" / "roots").absolute()) + os.sep
-    gone = StateRoot.objects.filter(path__startswith=prefix).exclude(path__in=[str(path.absolute()) for path in stores])
+    found = [str(path.absolute()) for path in stores]
+    gone = StateRoot.objects.filter(path__startswith=_roots_of(state_home)).exclude(path__in=found)
     gone.update(problem="state-component-missing: its control.sqlite3 is no longer there.", fingerprint="")
     return reports
+
+
+def name_state_roots(state_home: Path, name: str) -> None:
+    """Give the state roots under `state_home` that have no name yet this one."""
+    StateRoot.objects.filter(path__startswith=_roots_of(state_home), name="").update(name=name)
+
+
+def _roots_of(state_home: Path) -> str:
+    return str((state_home / "abel-cadence" / "roots").absolute()) + os.sep
 
 
 def mirror_stores(
@@ -210,7 +220,9 @@ class _Pass:
         with self.source.snapshot():
             listed = [(row["run_id"], row["root_hash"], self._digest(row)) for row in self.source.runs()]
         self.report.runs = len(listed)
-        hashes = [self.directory_root] if self.directory_root else sorted({root for _, root, _ in listed if is_sha256(root)})
+        hashes = (
+            [self.directory_root] if self.directory_root else sorted({root for _, root, _ in listed if is_sha256(root)})
+        )
         roots = {root_hash: self._root(root_hash) for root_hash in hashes if root_hash}
         for root in roots.values():
             self._shared(root)
@@ -241,7 +253,9 @@ class _Pass:
         if vanished:
             with self.source.snapshot():  # raises if what was listed was no consistent view
                 pass
-            self.report.missing_runs = Run.objects.filter(pk__in=vanished, missing_since=None).update(missing_since=self.now)
+            self.report.missing_runs = Run.objects.filter(pk__in=vanished, missing_since=None).update(
+                missing_since=self.now
+            )
         StateRoot.objects.filter(pk__in=[root.pk for root in roots.values()]).update(
             checked_at=self.now,
             problem="\n".join(f"{problem.code}: {problem.message}" for problem in self.report.problems),
@@ -280,18 +294,24 @@ class _Pass:
 
     def _bring(self, root: StateRoot, run_id: str) -> bool:
         """Bring one run over, whole or not at all. False if its keys are taken."""
+        brought = StoreReport(self.location)
         try:
             with transaction.atomic():
                 StateRoot.objects.select_for_update(no_key=True).get(pk=root.pk)
                 with self.source.snapshot():
-                    self._mirror(root, run_id)
+                    self._mirror(root, run_id, brought)
         except _RowInvalid as error:
             self._problem("source-row-invalid", f"run {run_id!r}: {error}.")
+            return True
         except IntegrityError:
             return False
+        self.report.new_runs += brought.new_runs
+        self.report.changed_runs += brought.changed_runs
+        self.report.new_events += brought.new_events
+        self.report.diverged += brought.diverged
         return True
 
-    def _mirror(self, root: StateRoot, run_id: str) -> None:
+    def _mirror(self, root: StateRoot, run_id: str, brought: StoreReport) -> None:
         row = self.source.run(run_id)
         if row is None:
             return  # gone since it was listed; the next pass says so
@@ -301,7 +321,7 @@ class _Pass:
             last = self._last(run)
             difference = self._difference(run, last)
             if difference is not None:
-                self._diverge(run, *difference)
+                brought.diverged.append(self._diverge(run, *difference))
                 return
         _check(Run, row)
         if not _IDENTIFIER.fullmatch(run_id):
@@ -309,18 +329,18 @@ class _Pass:
         if run is None:
             last = ChainEvent(0, "", "", "", ZERO_HASH)
             run = Run.objects.create(state_root=root, first_seen_at=self.now, changed_at=self.now, **row)
-            self.report.new_runs += 1
+            brought.new_runs += 1
         else:
             for name, value in row.items():
                 setattr(run, name, value)
             run.changed_at = self.now
             run.missing_since = None
-            self.report.changed_runs += 1
+            brought.changed_runs += 1
         run.source_digest = digest
         run.save()
         for table in _RUN_TABLES:
             self._sync(table, root, run, self.source.rows_of(table.name, table.owner, run_id))
-        head = self._append(run, last)
+        head = self._append(run, last, brought)
         if head is not None:
             ChainAnchor.objects.create(run=run, sequence=head.sequence, event_hash=head.event_hash, seen_at=self.now)
         run.state_root = root
@@ -357,7 +377,7 @@ class _Pass:
                 return other.sequence, EVENT_CHANGED, other
         return None
 
-    def _diverge(self, run: Run, sequence: int, code: str, shown: ChainEvent | None) -> None:
+    def _diverge(self, run: Run, sequence: int, code: str, shown: ChainEvent | None) -> Found:
         values = {
             "code": code,
             "source_path": self.location,
@@ -372,11 +392,10 @@ class _Pass:
         run.diverged_sequence = sequence
         if run.verdict in ("", OK):
             run.verdict, run.first_broken = DIVERGED, sequence
-            run.verdict_detail = "a source showed another history than the one kept here"
-        run.save(update_fields=["diverged_sequence", "verdict", "first_broken", "verdict_detail"])
-        self.report.diverged.append(Found(run.run_id, run.state_root.root_hash, sequence, code))
+        run.save(update_fields=["diverged_sequence", "verdict", "first_broken"])
+        return Found(run.run_id, run.state_root.root_hash, sequence, code)
 
-    def _append(self, run: Run, last: ChainEvent) -> ChainEvent | None:
+    def _append(self, run: Run, last: ChainEvent, brought: StoreReport) -> ChainEvent | None:
         head: ChainEvent | None = None
         batch: list[Event] = []
         for event in self.source.events(run.run_id, after=last.sequence):
@@ -385,9 +404,9 @@ class _Pass:
             batch.append(Event(run=run, first_seen_at=self.now, **row))
             head = event
             if len(batch) == _BATCH:
-                self.report.new_events += len(Event.objects.bulk_create(batch))
+                brought.new_events += len(Event.objects.bulk_create(batch))
                 batch = []
-        self.report.new_events += len(Event.objects.bulk_create(batch))
+        brought.new_events += len(Event.objects.bulk_create(batch))
         return head
 
     def _shared(self, root: StateRoot) -> None:
@@ -434,7 +453,7 @@ def _printable(text: str) -> str:
 
 
 def _check(model: type[models.Model], row: Row) -> None:
-    """Raises `_RowInvalid` if a row of a source would not fit in our table: said in words before the database refuses."""
+    """Raises `_RowInvalid` if a row of a source would not fit in our table, before the database refuses it."""
     for name, value in row.items():
         column = model._meta.get_field(name)
         assert isinstance(column, models.Field)

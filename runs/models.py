@@ -4,7 +4,7 @@ Column names are the seed's. What is unique in one store is unique per state roo
 since 1970-01-01 UTC. JSON that is hashed is kept as the text it came in.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import Q
@@ -15,12 +15,18 @@ from runs.verification import OK
 # \Z and not $: Python's $ also matches before a last newline; PostgreSQL knows \Z too.
 SHA256_PATTERN = r"^[0-9a-f]{64}\Z"
 
+if TYPE_CHECKING:
+    _TextColumn = models.CharField[Any, Any]
+    _NumberColumn = models.BigIntegerField[Any, Any]
+else:
+    _TextColumn, _NumberColumn = models.CharField, models.BigIntegerField
+
 PRESENT = Q(missing_since__isnull=True)
 BROKEN = ~Q(verdict__in=["", OK])
 HOLDS_LEASE = Q(state="running")
 
 
-class IdField(models.CharField):  # type: ignore[type-arg]
+class IdField(_TextColumn):
     """An identifier that another program gave: text of at most 255 characters."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,7 +34,7 @@ class IdField(models.CharField):  # type: ignore[type-arg]
         super().__init__(*args, **kwargs)
 
 
-class HashField(models.CharField):  # type: ignore[type-arg]
+class HashField(_TextColumn):
     """A lower-case hex sha256."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +47,7 @@ class HashField(models.CharField):  # type: ignore[type-arg]
         return name, path, args, kwargs
 
 
-class MillisecondsField(models.BigIntegerField):  # type: ignore[type-arg]
+class MillisecondsField(_NumberColumn):
     """A moment: milliseconds since 1970-01-01 UTC."""
 
 
@@ -51,17 +57,23 @@ def _one_of(field: str, values: tuple[str, ...], name: str) -> models.CheckConst
 
 def _sha256(field: str, name: str, *, null: bool = False) -> models.CheckConstraint:
     condition = Q(**{f"{field}__regex": SHA256_PATTERN})
-    return models.CheckConstraint(condition=condition | Q(**{f"{field}__isnull": True}) if null else condition, name=name)
+    return models.CheckConstraint(
+        condition=condition | Q(**{f"{field}__isnull": True}) if null else condition, name=name
+    )
 
 
 class StateRoot(models.Model):
     """One Cadence state root: the store of one project directory, known by the hash of that directory's path."""
 
     root_hash = HashField(unique=True, help_text="sha256 of the project directory's real path")
-    name = models.CharField(max_length=80, blank=True, help_text="what people call this project; the path can't be had back")
+    name = models.CharField(
+        max_length=80, blank=True, help_text="what people call this project; the path can't be had back"
+    )
     path = models.TextField(blank=True, help_text="the control.sqlite3 it was last mirrored from")
     schema_form = models.CharField(max_length=20, blank=True, help_text="which form of the store was found there")
-    fingerprint = models.CharField(max_length=200, blank=True, help_text="size and times of the file after the last whole pass")
+    fingerprint = models.CharField(
+        max_length=200, blank=True, help_text="size and times of the file after the last whole pass"
+    )
     problem = models.TextField(blank=True, help_text="why the last pass could not bring everything")
     first_seen_at = MillisecondsField()
     checked_at = MillisecondsField(help_text="when the source was last looked at")
@@ -79,7 +91,9 @@ class StateRoot(models.Model):
 class Kept(models.Model):
     """A row that stays when its source drops it, and says since when it is missing there."""
 
-    missing_since = MillisecondsField(null=True, blank=True, editable=False, help_text="when the source no longer had it")
+    missing_since = MillisecondsField(
+        null=True, blank=True, editable=False, help_text="when the source no longer had it"
+    )
 
     class Meta:
         abstract = True
@@ -185,7 +199,9 @@ class DeliveryBinding(Kept):
         verbose_name = "delivery binding"
         constraints = [
             models.UniqueConstraint(fields=["run", "gate", "revision"], name="delivery_unique"),
-            models.UniqueConstraint(fields=["run", "operation_id"], condition=PRESENT, name="delivery_operation_unique"),
+            models.UniqueConstraint(
+                fields=["run", "operation_id"], condition=PRESENT, name="delivery_operation_unique"
+            ),
             _sha256("receipt_hash", "delivery_receipt_sha256"),
             _sha256("contract_hash", "delivery_contract_sha256", null=True),
             _sha256("record_hash", "delivery_record_sha256", null=True),
@@ -214,7 +230,7 @@ class Task(Kept):
         indexes = [models.Index(fields=["run", "-id"], name="task_by_run")]
 
     def __str__(self) -> str:
-        return self.task_id
+        return str(self.task_id)
 
 
 class Operation(Kept):
@@ -246,7 +262,7 @@ class Operation(Kept):
         ]
 
     def __str__(self) -> str:
-        return self.operation_id
+        return str(self.operation_id)
 
 
 class RouteHealth(Kept):
@@ -265,7 +281,7 @@ class RouteHealth(Kept):
         constraints = [models.UniqueConstraint(fields=["state_root", "route_fingerprint"], name="route_unique")]
 
     def __str__(self) -> str:
-        return self.route_fingerprint[:10]
+        return str(self.route_fingerprint[:10])
 
 
 class Artifact(Kept):
@@ -287,7 +303,7 @@ class Artifact(Kept):
         ]
 
     def __str__(self) -> str:
-        return self.content_hash[:10]
+        return str(self.content_hash[:10])
 
 
 class WorkspaceRevision(Kept):
@@ -309,7 +325,7 @@ class WorkspaceRevision(Kept):
         ]
 
     def __str__(self) -> str:
-        return self.revision_id
+        return str(self.revision_id)
 
 
 class ApplyTransaction(Kept):
@@ -329,7 +345,7 @@ class ApplyTransaction(Kept):
         constraints = [models.UniqueConstraint(fields=["state_root", "transaction_id"], name="transaction_unique")]
 
     def __str__(self) -> str:
-        return self.transaction_id
+        return str(self.transaction_id)
 
 
 class BootstrapHandoff(Kept):
@@ -355,7 +371,7 @@ class BootstrapHandoff(Kept):
         ]
 
     def __str__(self) -> str:
-        return self.handoff_id
+        return str(self.handoff_id)
 
 
 class ChainAnchor(models.Model):

@@ -81,7 +81,9 @@ def expired_leases(now: int) -> QuerySet[Operation]:
 def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: int = PAGE_SIZE) -> Page[Run]:
     """Runs that match, newest first, each with `has_expired_lease`; `before` is the `next_key` of the page above."""
     expired = Exists(expired_leases(now).filter(run=OuterRef("pk")))
-    runs = Run.objects.select_related("state_root").defer("projection_json", "verified_projection_json", "verdict_detail")
+    runs = Run.objects.select_related("state_root").defer(
+        "projection_json", "verified_projection_json", "verdict_detail"
+    )
     if wanted.state:
         runs = runs.filter(state=wanted.state)
     if wanted.stage:
@@ -179,5 +181,3 @@ def divergence_of(run: Run) -> tuple[ChainEvent | None, Event | None] | None:
             latest.source_event_hash,
         )
     return theirs, run.events.filter(sequence=latest.sequence).first()
-
-

@@ -1,7 +1,7 @@
 """Reading a Cadence `control.sqlite3`, strictly read-only, while its own program may be writing to it.
 
-Three forms are read: the one whose `schema_meta` says 4, the later one without `schema_meta`, and the old one that says 2
-and lacks the three approval columns. Tables of other modules beside ours are passed over; anything else is refused.
+Three forms are read: the one whose `schema_meta` says 4, the later one without `schema_meta`, and the old one that says
+2 and lacks the three approval columns. Tables of other modules beside ours are passed over; anything else is refused.
 """
 
 import os
@@ -64,7 +64,8 @@ Row = dict[str, Any]
 
 class SourceError(ServiceError):
     """A store that can't be read, and why. Codes: `state-component-symlink`, `state-component-type`,
-    `state-component-missing`, `run-store-unreadable`, `run-store-schema-rejected`, `run-store-schema-version-rejected`."""
+    `state-component-missing`, `run-store-unreadable`, `run-store-schema-rejected`,
+    `run-store-schema-version-rejected`."""
 
 
 class SourceChanged(Exception):
@@ -72,7 +73,7 @@ class SourceChanged(Exception):
 
 
 def find_stores(state_home: Path) -> list[Path]:
-    """The `control.sqlite3` of every state root under `state_home`, by name. Raises `SourceError` if it has no roots."""
+    """The `control.sqlite3` of every state root under `state_home`, by name. Raises `SourceError`."""
     cadence = state_home / "abel-cadence"
     roots = cadence / "roots"
     for directory in (cadence, roots):
@@ -126,7 +127,9 @@ def settled_fingerprint(path: Path) -> str:
 def _stamp(path: Path) -> tuple[str, int]:
     found = [_require(path, stat.S_ISREG, "a file")]
     if path.absolute().parent.is_symlink():
-        raise SourceError("state-component-symlink", f"{path.parent} is a symbolic link; Cadence refuses those, and so do we.")
+        raise SourceError(
+            "state-component-symlink", f"{path.parent} is a symbolic link; Cadence refuses those, and so do we."
+        )
     log = path.with_name(path.name + "-wal")
     if os.path.lexists(log):
         found.append(_require(log, stat.S_ISREG, "a file"))
@@ -151,8 +154,8 @@ class Source:
         unlocked = _rests_in_wal_mode(path)
         uri = f"{path.absolute().as_uri()}?mode=ro"
         if unlocked:
-            # No write-ahead log means that nobody has the store open. Opened plainly, SQLite would leave a new log and a
-            # new index beside it; so it is read as it lies, and `require_unchanged` tells if somebody came.
+            # No write-ahead log means that nobody has the store open. Opened plainly, SQLite would leave a new log and
+            # a new index beside it; so it is read as it lies, and `require_unchanged` tells if somebody came.
             uri += "&immutable=1"
         connection: sqlite3.Connection | None = None
         try:

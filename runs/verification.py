@@ -157,11 +157,13 @@ def _check_bindings(rebuilt: Projection, rows: Iterable[Mapping[str, Any]], has_
     expected = {}
     for entry in rebuilt["deliveryBindings"]:
         proof = entry.get("approvalProof", {})
-        values = (entry["gate"], entry["revision"], entry["receiptHash"])
+        values: tuple[Any, ...] = (entry["gate"], entry["revision"], entry["receiptHash"])
         if has_proof_columns:
             values += (proof.get("revision"), proof.get("contractHash"), proof.get("recordHash"))
         expected[values[:2]] = values
     wrong = sorted(key for key in stored.keys() | expected.keys() if stored.get(key) != expected.get(key))
     if wrong:
         listed = ", ".join(f"{gate} revision {revision}" for gate, revision in wrong[:MAX_LISTED_BREAKS])
-        raise ChainError("delivery-bindings-mismatch", f"rows of delivery_bindings that the chain contradicts: {listed}")
+        raise ChainError(
+            "delivery-bindings-mismatch", f"rows of delivery_bindings that the chain contradicts: {listed}"
+        )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
@@ -12,6 +12,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from cadence_admin.clock import now_ms
 from cadence_admin.errors import ServiceError
+from cadence_admin.requests import HttpRequest, wants_fragment
 from runs import queries, wording
 from runs.forms import RunFilterForm
 from runs.integrity import verify_stored
@@ -61,10 +62,6 @@ def _number(request: HttpRequest, name: str) -> int | None:
     return int(text)
 
 
-def _wants_fragment(request: HttpRequest) -> bool:
-    return bool(request.htmx) and not request.htmx.history_restore_request
-
-
 def _run(request: HttpRequest, run_id: str) -> Run | list[Run]:
     """The run that the URL means, or all of that id if several state roots have it and the URL names none."""
     try:
@@ -96,7 +93,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         "troubled": [root for root in roots if root.problem],
         "now": now,
     }
-    template = "runs/_list.html" if _wants_fragment(request) else "runs/list.html"
+    template = "runs/_list.html" if wants_fragment(request) else "runs/list.html"
     return render(request, template, context, status=200 if page else 422)
 
 
@@ -124,7 +121,7 @@ def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
             status=422,
         )
     verify_stored(run)
-    if _wants_fragment(request):
+    if wants_fragment(request):
         run.refresh_from_db()
         return _render_run(request, run)
     return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
@@ -155,12 +152,15 @@ def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: in
         "verdict": wording.verdict(run),
         "after_the_break": wording.after_the_break(run),
         "divergence": queries.divergence_of(run) if run.diverged_sequence is not None else None,
-        "overdue": queries.expired_leases(now).filter(run=run).defer("lease_token").order_by("lease_expires_at")[:ASIDE_SIZE],
+        "overdue": queries.expired_leases(now)
+        .filter(run=run)
+        .defer("lease_token")
+        .order_by("lease_expires_at")[:ASIDE_SIZE],
         "commands": legal_commands(run.state),
         "awaiting_delivery": commands_awaiting_delivery(run.state),
         "chain": queries.chain_page(run, upto=_number(request, "upto")),
         "records": [record for record in records if record[2].items],
         "routes": run.state_root.routes.all()[:ASIDE_SIZE],
     }
-    template = "runs/_detail.html" if _wants_fragment(request) else "runs/detail.html"
+    template = "runs/_detail.html" if wants_fragment(request) else "runs/detail.html"
     return render(request, template, context, status=status)

@@ -43,21 +43,21 @@ _STATES: Final = {
 }
 
 _VERDICTS: Final = {
-    "event-integrity-hash-chain": "The chain breaks at event {at}. Every event carries a hash of what it says and of the "
-    "event before it; here they don't agree. An event was changed, replaced or removed after it was written, so nothing "
-    "from event {at} on proves anything.",
-    "event-payload-invalid": "Event {at} can't be read: what is stored is no JSON, so its hash can't be recomputed. It was "
-    "changed after it was written, or damaged.",
+    "event-integrity-hash-chain": "The chain breaks at event {at}. Every event carries a hash of what it says and of "
+    "the event before it; here they don't agree. An event was changed, replaced or removed after it was written, so "
+    "nothing from event {at} on proves anything.",
+    "event-payload-invalid": "Event {at} can't be read: what is stored is no JSON, so its hash can't be recomputed. It "
+    "was changed after it was written, or damaged.",
     "event-integrity-empty": "There is no event that says what this run is.",
-    "run-projection-integrity-mismatch": "The chain holds, but it doesn't add up to the state that the store shows. Events "
-    "at its end were removed, or the shown state was edited.",
+    "run-projection-integrity-mismatch": "The chain holds, but it doesn't add up to the state that the store shows. "
+    "Events at its end were removed, or the shown state was edited.",
     "run-projection-invalid": "The chain holds, but the state that the store shows can't be read.",
     "run-columns-mismatch": "The chain holds, but the run's row in the store was edited: it contradicts the chain.",
     "delivery-bindings-mismatch": "The chain holds, but the table of deliveries was edited: it contradicts the chain.",
-    ANCHOR_MISMATCH: "The chain holds together, but it is not the one that was seen here before: event {at} had another "
-    "hash then. The stored history was rewritten.",
-    DIVERGED: "The history kept here holds together. But its source later showed another one, from event {at} on, so one "
-    "of the two was rewritten.",
+    ANCHOR_MISMATCH: "The chain holds together, but it is not the one that was seen here before: event {at} had "
+    "another hash then. The stored history was rewritten.",
+    DIVERGED: "The history kept here holds together. But its source later showed another one, from event {at} on, so "
+    "one of the two was rewritten.",
 }
 
 
@@ -93,7 +93,8 @@ def verdict(run: Run) -> str:
     if run.verdict in ("", OK):
         return ""
     text = _VERDICTS.get(
-        run.verdict, "Event {at} does something that a run must not do there. The program that wrote it doesn't do that."
+        run.verdict,
+        "Event {at} does something that a run must not do there. The program that wrote it doesn't do that.",
     )
     return text.format(at=run.first_broken)
 

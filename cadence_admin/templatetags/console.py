@@ -80,14 +80,16 @@ def when(milliseconds: int | None) -> SafeString:
 
 @register.simple_tag
 def swatch(value: str) -> SafeString:
-    """A square whose colour is derived from the hash: equal hashes look equal, a broken link is seen before it is read."""
+    """A square whose colour is derived from the hash, so that a broken link is seen before it is read."""
     try:
-        hue, light = int(value[:3], 16) % 360, 45 + int(value[3:5], 16) % 20
+        hue, saturation, light = int(value[:3], 16) % 360, 30 + int(value[3:5], 16) % 45, 38 + int(value[5:7], 16) % 30
     except ValueError:
-        hue, light = 0, 50
+        hue, saturation, light = 0, 0, 50
     return format_html(
-        '<svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="hsl({} 45% {}%)"/></svg>',
+        '<svg class="swatch" viewBox="0 0 1 1" aria-hidden="true">'
+        '<rect width="1" height="1" fill="hsl({} {}% {}%)"/></svg>',
         hue,
+        saturation,
         light,
     )
 

@@ -69,8 +69,8 @@
     );
   }
   setInterval(() => {
-    const region = document.querySelector("[data-refresh]");
-    if (!region?.dataset.refresh || busy(region)) return;
+    const region = document.querySelector("[data-refresh]:not([data-refresh=''])");
+    if (!region || busy(region)) return;
     htmx.ajax("GET", region.dataset.refresh, { target: region, swap: "outerHTML" });
   }, every);
 

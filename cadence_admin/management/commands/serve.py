@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from cadence_admin.accounts import ensure_local_accounts
+from runs.mirror import name_state_roots
 
 HOST: Final = "127.0.0.1"
 WATCH_SECONDS: Final = 5
@@ -48,13 +49,16 @@ class Command(BaseCommand):
         self.stdout.write(f"== Mirroring {home}")
         mirror = [sys.executable, "manage.py", "mirror_cadence", "--state-home", str(home)]
         subprocess.run(mirror, cwd=settings.BASE_DIR, check=False)
+        name_state_roots(settings.SAMPLE_STATE_HOME, "sample")
         self._announce(port, local)
         self._serve([*mirror, "--watch", str(WATCH_SECONDS)])
 
     def _state_home(self) -> Path:
         if (settings.STATE_HOME / "abel-cadence" / "roots").is_dir():
             return Path(settings.STATE_HOME)
-        self.stdout.write(f"   {settings.STATE_HOME} holds no Cadence state roots: the sample that ships with the project is shown.")
+        self.stdout.write(
+            f"   {settings.STATE_HOME} holds no Cadence state roots: the sample that ships with the project is shown."
+        )
         return Path(settings.SAMPLE_STATE_HOME)
 
     def _announce(self, port: int, local: bool) -> None:
@@ -96,7 +100,9 @@ def _require_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise CommandError(f"Port {port} can't be used: {error.strerror}. Choose another with: make run PORT=8001") from None
+            raise CommandError(
+                f"Port {port} can't be used: {error.strerror}. Choose another with: make run PORT=8001"
+            ) from None
         except OverflowError:
             raise CommandError(f"{port} is no port; ports go from 1 to 65535") from None
 

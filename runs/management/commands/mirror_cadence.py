@@ -34,7 +34,7 @@ class Command(BaseCommand):
             "--watch",
             type=float,
             metavar="SECONDS",
-            help=f"go on, with a pass every SECONDS; all events are compared again every {RECHECK_EVERY_S // 60} minutes",
+            help=f"go on, with a pass every SECONDS; all events are compared every {RECHECK_EVERY_S // 60} minutes",
         )
         parser.add_argument("--json", action="store_true", help="print one JSON object per pass")
 
@@ -96,7 +96,9 @@ class Command(BaseCommand):
             )
         for found in report.diverged:
             self.stderr.write(
-                self.style.ERROR(f"{found.code}: run {found.run_id} shows another history from event {found.sequence} on")
+                self.style.ERROR(
+                    f"{found.code}: run {found.run_id} shows another history from event {found.sequence} on"
+                )
             )
         for problem in report.problems:
             self.stderr.write(self.style.ERROR(f"{problem.code}: {problem.message}"))

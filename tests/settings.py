@@ -42,6 +42,7 @@ if ENGINE == "sqlite":
     # A real file: an in-memory database has neither WAL nor more than one connection.
     DATABASES["default"]["TEST"] = {"NAME": str(DIRECTORY / "test.sqlite3")}
 
+(DIRECTORY / "static").mkdir(exist_ok=True)
 # Found where they lie, without collecting them first.
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

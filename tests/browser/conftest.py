@@ -1,0 +1,63 @@
+"""Pages in a real Chromium, against a live server on the engine under test."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page
+from pytest_django.live_server_helper import LiveServer
+
+from cadence_admin.accounts import ensure_local_accounts
+from tests.browser.chromium import find
+from tests.conftest import PASSWORD
+
+# Playwright's synchronous interface runs an event loop in this thread; Django's ORM is used beside it, never inside it.
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    arguments = ["--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+    if os.geteuid() == 0:
+        arguments.append("--no-sandbox")  # Chromium's own refuses to start for root
+    path = find()
+    return browser_type_launch_args | {"args": arguments} | ({"executable_path": path} if path else {})
+
+
+@pytest.fixture
+def errors() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def open_page(
+    browser: Browser, live_server: LiveServer, transactional_db: None, errors: list[str]
+) -> Iterator[Callable[..., Page]]:
+    """Opens a page as one of the local accounts; any error that a page reports fails the test."""
+    ensure_local_accounts(PASSWORD)
+    contexts = []
+
+    def opened(name: str | None = "operator", **options: Any) -> Page:
+        context = browser.new_context(base_url=live_server.url, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: _note(message, errors))
+        if name:
+            page.goto("/sign-in/")
+            page.fill("#id_username", name)
+            page.fill("#id_password", PASSWORD)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url("**/runs/")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def _note(message: ConsoleMessage, errors: list[str]) -> None:
+    if message.type in ("error", "warning"):
+        errors.append(message.text)

@@ -47,7 +47,7 @@ class VerdictFilter(admin.SimpleListFilter):
             case "ok":
                 return queryset.filter(verdict=OK)
             case "broken":
-                return queryset.exclude(verdict__in=["", OK])
+                return queryset.filter(broken=True)
             case "diverged":
                 return queryset.filter(diverged_sequence__isnull=False)
             case "none":

@@ -22,8 +22,9 @@ else:
     _TextColumn, _NumberColumn = models.CharField, models.BigIntegerField
 
 PRESENT = Q(missing_since__isnull=True)
-BROKEN = ~Q(verdict__in=["", OK])
-HOLDS_LEASE = Q(state="running")
+# Conditions of partial indexes name no values: a query's own values are bound, and SQLite can't match those.
+BROKEN = Q(broken=True)
+HAS_LEASE = Q(lease_expires_at__isnull=False)
 
 
 class IdField(_TextColumn):
@@ -122,6 +123,9 @@ class Run(Kept):
 
     verdict = models.CharField(max_length=120, blank=True, help_text="ok, or the code of the first thing that is wrong")
     verdict_detail = models.TextField(blank=True)
+    broken = models.GeneratedField(
+        expression=~Q(verdict__in=["", OK]), output_field=models.BooleanField(), db_persist=True
+    )
     first_broken = models.BigIntegerField(null=True, blank=True, help_text="sequence at which the chain first breaks")
     break_count = models.BigIntegerField(default=0)
     diverged_sequence = models.BigIntegerField(
@@ -152,10 +156,6 @@ class Run(Kept):
 
     def __str__(self) -> str:
         return self.change_name or f"unnamed design {self.run_id[:13]}"
-
-    @property
-    def is_broken(self) -> bool:
-        return self.verdict not in ("", OK)
 
 
 class Event(models.Model):
@@ -257,8 +257,8 @@ class Operation(Kept):
         ]
         indexes = [
             models.Index(fields=["run", "-id"], name="operation_by_run"),
-            models.Index(fields=["run", "lease_expires_at"], condition=HOLDS_LEASE, name="operation_lease_by_run"),
-            models.Index(fields=["lease_expires_at", "id"], condition=HOLDS_LEASE, name="operation_lease_by_expiry"),
+            models.Index(fields=["run", "lease_expires_at"], condition=HAS_LEASE, name="operation_lease_by_run"),
+            models.Index(fields=["lease_expires_at", "id"], condition=HAS_LEASE, name="operation_lease_by_expiry"),
         ]
 
     def __str__(self) -> str:

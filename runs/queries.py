@@ -10,7 +10,7 @@ from django.db.models.functions import Left, Length
 from cadence_admin.errors import ServiceError
 from runs.chain import Event as ChainEvent
 from runs.chain import Link, check_links
-from runs.models import BROKEN, HOLDS_LEASE, PRESENT, Event, Operation, Run, StateRoot
+from runs.models import BROKEN, PRESENT, Event, Operation, Run, StateRoot
 
 PAGE_SIZE: Final = 50
 CHAIN_PAGE_SIZE: Final = 50
@@ -75,7 +75,7 @@ class ChainPage:
 
 def expired_leases(now: int) -> QuerySet[Operation]:
     """Operations that are marked running under a lease that ran out before `now` (milliseconds)."""
-    return Operation.objects.filter(HOLDS_LEASE & PRESENT, lease_expires_at__lt=now)
+    return Operation.objects.filter(PRESENT, state="running", lease_expires_at__lt=now)
 
 
 def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: int = PAGE_SIZE) -> Page[Run]:
@@ -95,7 +95,8 @@ def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: i
     if wanted.broken:
         runs = runs.filter(BROKEN)
     if wanted.expired:
-        runs = runs.filter(expired)
+        # Of the few expired leases to their runs, not of all runs to their leases.
+        runs = runs.filter(pk__in=expired_leases(now).values("run"))
     return keyset_page(runs.annotate(has_expired_lease=expired), before=before, size=size)
 
 

@@ -32,7 +32,10 @@ def start(var: Path, **environment: str) -> subprocess.CompletedProcess[str]:
             {"CADENCE_BIND": "192.0.2.7:80", "CADENCE_ALLOWED_HOSTS": "a.example", "CADENCE_LOCAL_ACCOUNTS": "1"},
             "CADENCE_LOCAL_ACCOUNTS is on",
         ),
-        ({"CADENCE_BIND": "[::]:80", "CADENCE_ALLOWED_HOSTS": "a.example", "CADENCE_DEBUG": "1"}, "CADENCE_DEBUG is on"),
+        (
+            {"CADENCE_BIND": "[::]:80", "CADENCE_ALLOWED_HOSTS": "a.example", "CADENCE_DEBUG": "1"},
+            "CADENCE_DEBUG is on",
+        ),
         ({"CADENCE_SECRET_KEY": "short"}, "CADENCE_SECRET_KEY is shorter"),
         ({"DATABASE_URL": "mysql://localhost/x"}, "postgres:// and sqlite:// only"),
     ],

@@ -31,5 +31,11 @@ def test_it_compiles(path: Path) -> None:
 
 
 def test_the_project_names_no_machine_of_ours() -> None:
-    for path in [Path("README.md"), Path("Makefile"), Path("requirements.txt"), Path(".ci/run"), *Path("docs").rglob("*.md")]:
+    for path in [
+        Path("README.md"),
+        Path("Makefile"),
+        Path("requirements.txt"),
+        Path(".ci/run"),
+        *Path("docs").rglob("*.md"),
+    ]:
         assert "/work/" not in path.read_text(), path

@@ -32,7 +32,11 @@ def test_moments_are_seen_from_now() -> None:
     assert ago(240_000, 0) == "in 4 minutes"
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
 def test_laid_out_json_is_the_same_json(value: object) -> None:
     text = json.dumps(value)
     assert json.loads(laid_out(text)) == value

@@ -74,7 +74,16 @@ class Store:
         projection = reducer.projection()
         self.execute(
             "INSERT INTO runs VALUES (?,?,?,?,?,NULL,?,1,?,NULL,?,NULL)",
-            (run_id, self.root_hash, stage, f"change:{change}", change, "created", event.event_hash, stringify(projection)),
+            (
+                run_id,
+                self.root_hash,
+                stage,
+                f"change:{change}",
+                change,
+                "created",
+                event.event_hash,
+                stringify(projection),
+            ),
         )
         self._insert(run_id, event)
         self.move(run_id, *moves)
@@ -82,9 +91,7 @@ class Store:
     def move(self, run_id: str, *states: str, code: str | None = None) -> None:
         for state in states:
             current = self.projection(run_id)["state"]
-            self.append(
-                run_id, "state-transitioned", {"from": current, "to": state} | ({"code": code} if code else {})
-            )
+            self.append(run_id, "state-transitioned", {"from": current, "to": state} | ({"code": code} if code else {}))
 
     def append(self, run_id: str, type: str, payload: dict[str, Any]) -> Event:
         projection = self.projection(run_id)

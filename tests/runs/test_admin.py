@@ -62,9 +62,7 @@ def test_nothing_can_be_added_changed_or_deleted_even_by_a_superuser(
     response = superuser.post(f"/admin/runs/{name}/{row.pk}/change/", values)
     assert response.status_code == (302 if name == "stateroot" else 403)
     assert superuser.post(f"/admin/runs/{name}/{row.pk}/delete/", {"post": "yes"}).status_code == 403
-    superuser.post(
-        f"/admin/runs/{name}/", {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
-    )
+    superuser.post(f"/admin/runs/{name}/", {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
     assert list(model._default_manager.values_list()) == before
 
 
@@ -113,7 +111,9 @@ def test_the_admin_is_for_operators(sign_in: Callable[[str], Client], name: str)
     assert sign_in(name).get("/admin/runs/run/").status_code == 302
 
 
-@pytest.mark.parametrize("query", ["history=broken", "history=ok", "history=none", "history=diverged", "state=paused", "stage=abel-design"])
+@pytest.mark.parametrize(
+    "query", ["history=broken", "history=ok", "history=none", "history=diverged", "state=paused", "stage=abel-design"]
+)
 def test_filters_of_runs(superuser: Client, state_home: Path, query: str) -> None:
     mirror_state_home(state_home)
     assert superuser.get(f"/admin/runs/run/?{query}").status_code == 200

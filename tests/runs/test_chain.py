@@ -25,7 +25,11 @@ from runs.chain import (
 from tests.runs.stores import chain
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
     max_leaves=20,
 )
@@ -94,7 +98,22 @@ def test_numbers_are_javascripts(text: str, value: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "NaN", "[NaN]", "Infinity", "-Infinity", '"\x00"', '"\n"', "\ufeff1", "{", "[1,]", '{"a":1,}', "{1:2}", "01"]
+    [
+        "",
+        " ",
+        "NaN",
+        "[NaN]",
+        "Infinity",
+        "-Infinity",
+        '"\x00"',
+        '"\n"',
+        "\ufeff1",
+        "{",
+        "[1,]",
+        '{"a":1,}',
+        "{1:2}",
+        "01",
+    ]
     + ["1.", ".5", "+1", "[1 2]", '{"a" 1}', "1 2", "nul", "-", "[" * 100_000, '{"a":' * 100_000, "'a'", "undefined"],
 )
 def test_what_javascript_refuses_is_refused(text: str) -> None:
@@ -147,7 +166,15 @@ def test_a_hash_ends_where_it_ends() -> None:
 
 @pytest.mark.parametrize(
     ("sequence", "prior"),
-    [(0, ZERO_HASH), (-1, ZERO_HASH), (2**53, ZERO_HASH), (True, ZERO_HASH), (1, ""), (1, "0" * 64 + "\n"), (1, "Z" * 64)],
+    [
+        (0, ZERO_HASH),
+        (-1, ZERO_HASH),
+        (2**53, ZERO_HASH),
+        (True, ZERO_HASH),
+        (1, ""),
+        (1, "0" * 64 + "\n"),
+        (1, "Z" * 64),
+    ],
 )
 def test_an_event_needs_a_right_header(sequence: int, prior: str) -> None:
     with pytest.raises(ChainError) as error:

@@ -41,7 +41,9 @@ def test_mirror_then_verify_all(state_home: Path) -> None:
     assert len(runs) == 18
     assert set(runs[0]) == {"run_id", "root_hash", "verdict", "sequence", "event_hash", "first_broken"}
     expected = {
-        member["runId"]: member["projection"] for root in load("cadence/expected.json").values() for member in root["runs"]
+        member["runId"]: member["projection"]
+        for root in load("cadence/expected.json").values()
+        for member in root["runs"]
     }
     for entry in runs:
         projection = expected[entry["run_id"]]

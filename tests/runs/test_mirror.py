@@ -293,7 +293,11 @@ def test_a_rewritten_history_is_found_at_its_first_difference(state_home: Path, 
         (["UPDATE events SET payload_json='{}' WHERE run_id='run-1' AND sequence=2"], 2, "event-changed"),
         (["UPDATE events SET type='x' WHERE run_id='run-1' AND sequence=4"], 4, "event-changed"),
         (["UPDATE events SET event_hash='no hash' WHERE run_id='run-1' AND sequence=3"], 3, "event-changed"),
-        (["UPDATE events SET payload_json=CAST(x'00ff' AS TEXT) WHERE run_id='run-1' AND sequence=3"], 3, "event-changed"),
+        (
+            ["UPDATE events SET payload_json=CAST(x'00ff' AS TEXT) WHERE run_id='run-1' AND sequence=3"],
+            3,
+            "event-changed",
+        ),
         (["UPDATE events SET sequence=6 WHERE run_id='run-1' AND sequence=4"], 4, "event-missing"),
     ],
 )
@@ -365,7 +369,10 @@ def test_one_bad_store_does_not_stop_the_others(tmp_path: Path, store: Store) ->
     bad = Store.in_state_home(tmp_path / "home", root_hash="a" * 64)
     bad.path.write_bytes(b"garbage" * 1000)
     reports = mirror_state_home(tmp_path / "home")
-    assert [report.status for report in reports] == ["mirrored", "failed"] or [r.status for r in reports] == ["failed", "mirrored"]
+    assert [report.status for report in reports] == ["mirrored", "failed"] or [r.status for r in reports] == [
+        "failed",
+        "mirrored",
+    ]
     assert Run.objects.count() == 2
 
 
@@ -395,7 +402,10 @@ def test_a_store_that_goes_bad_or_away_is_said_on_its_root(tmp_path: Path, store
         ("UPDATE events SET payload_json=CAST(x'220022' AS TEXT) WHERE run_id='run-1' AND sequence=1", "payload_json"),
         ("INSERT INTO tasks VALUES ('run-1','t','dancing',NULL,'{}')", "dancing"),
         ("INSERT INTO operations VALUES ('run-1','o','lease','dancing',NULL,NULL,NULL)", "dancing"),
-        ("INSERT INTO operations VALUES ('run-1',printf('%.300c','o'),'lease','running',NULL,NULL,NULL)", "operation_id"),
+        (
+            "INSERT INTO operations VALUES ('run-1',printf('%.300c','o'),'lease','running',NULL,NULL,NULL)",
+            "operation_id",
+        ),
         ("UPDATE runs SET run_id='../../etc' WHERE run_id='run-1'", "run_id"),
         ("UPDATE runs SET run_id='run-1'||char(10) WHERE run_id='run-1'", "run_id"),
         ("UPDATE runs SET run_id='<script>' WHERE run_id='run-1'", "run_id"),

@@ -64,7 +64,9 @@ def test_signing_in_and_out(accounts: object) -> None:
     )
     assert right.headers["Location"] == "/runs/"
     assert client.get("/sign-in/").status_code == 302
-    away = client.post("/sign-in/", {"username": "viewer", "password": "correct horse battery staple", "next": "//evil"})
+    away = client.post(
+        "/sign-in/", {"username": "viewer", "password": "correct horse battery staple", "next": "//evil"}
+    )
     assert away.headers.get("Location", "/") == "/"
     assert client.post("/sign-out/").status_code == 302
     assert client.get("/runs/").status_code == 302
@@ -89,7 +91,9 @@ def test_every_page_carries_its_policy(sign_in: SignIn) -> None:
 
 
 def test_an_empty_database_says_what_to_do(sign_in: SignIn) -> None:
-    assert "No run was mirrored yet. On the server: manage.py mirror_cadence" in text_of(sign_in("viewer").get("/runs/"))
+    assert "No run was mirrored yet. On the server: manage.py mirror_cadence" in text_of(
+        sign_in("viewer").get("/runs/")
+    )
 
 
 def test_the_sample_is_listed_newest_first(sign_in: SignIn, state_home: Path) -> None:
@@ -429,7 +433,14 @@ def test_nothing_that_a_store_says_becomes_markup(sign_in: SignIn, store: Store)
 
 @pytest.mark.parametrize(
     "payload",
-    ['"' + "x" * 2_000_000 + '"', "[" * 5_000 + "]" * 5_000, '{"to":' + "[" * 3_000 + "]" * 3_000 + "}", "{", "null", "[1]"],
+    [
+        '"' + "x" * 2_000_000 + '"',
+        "[" * 5_000 + "]" * 5_000,
+        '{"to":' + "[" * 3_000 + "]" * 3_000 + "}",
+        "{",
+        "null",
+        "[1]",
+    ],
     ids=["huge", "deep", "deep member", "no JSON", "null", "array"],
 )
 def test_any_payload_can_be_looked_at(sign_in: SignIn, store: Store, payload: str) -> None:

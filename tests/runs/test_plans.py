@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models import QuerySet
-from django.test.utils import CaptureQueriesContext
 
 from runs.models import BROKEN, Event, Operation, Run, StateRoot
 from runs.queries import RunFilter, expired_leases, list_runs
@@ -72,12 +72,19 @@ def explain(rows: QuerySet[Run] | QuerySet[Event] | QuerySet[Operation]) -> str:
 
 
 def plan_of_list(wanted: RunFilter, before: int | None = None) -> str:
-    with CaptureQueriesContext(connection) as captured:
+    """The plan of a list as it is executed, with its values bound: a partial index must be found all the same."""
+    executed: list[tuple[str, Any]] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        executed.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
         page = list_runs(wanted, NOW, before=before)
     assert page.items
-    (query,) = captured.captured_queries
+    ((sql, params),) = executed
     with connection.cursor() as cursor:
-        cursor.execute(("EXPLAIN QUERY PLAN " if connection.vendor == "sqlite" else "EXPLAIN ") + query["sql"])
+        cursor.execute(("EXPLAIN QUERY PLAN " if connection.vendor == "sqlite" else "EXPLAIN ") + sql, params)
         return "\n".join(str(row) for row in cursor.fetchall())
 
 
@@ -134,4 +141,4 @@ def test_a_window_of_a_chain_uses_its_index() -> None:
 
 
 def test_the_partial_index_covers_what_the_filter_asks() -> None:
-    assert str(BROKEN) in str(next(index for index in Run._meta.indexes if index.name == "run_broken").condition)
+    assert next(index for index in Run._meta.indexes if index.name == "run_broken").condition == BROKEN

@@ -13,7 +13,8 @@ from tests.runs.stores import ROOT, Store
 
 def snapshot_of(directory: Path) -> dict[str, tuple[bytes, int, int]]:
     return {
-        path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in sorted(directory.iterdir())
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in sorted(directory.iterdir())
     }
 
 

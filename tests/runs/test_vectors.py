@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from runs.chain import ZERO_HASH, canonical_json, check_links, create_event, event_hash, parse_json, sha256_hex, stringify
+from runs.chain import (
+    ZERO_HASH,
+    canonical_json,
+    check_links,
+    create_event,
+    event_hash,
+    parse_json,
+    sha256_hex,
+    stringify,
+)
 from runs.lifecycle import LEGAL_MOVES, RUN_STATES, TASK_STATES, Reducer, legal_commands, reduce_events
 from runs.source import COLUMNS, Source
 from runs.verification import Verdict, verify_run
@@ -18,7 +27,9 @@ pytestmark = pytest.mark.vectors
 
 
 def databases() -> list[Any]:
-    found = sorted((DATA / "cadence").glob("*.sqlite3")) + sorted((DATA / "cadence").glob("state-home/*/roots/*/*.sqlite3"))
+    found = sorted((DATA / "cadence").glob("*.sqlite3")) + sorted(
+        (DATA / "cadence").glob("state-home/*/roots/*/*.sqlite3")
+    )
     if not found:
         return [pytest.param(None, marks=pytest.mark.skip(f"no *.sqlite3 under {DATA / 'cadence'}"))]
     return [pytest.param(path, id=str(path.relative_to(DATA))) for path in found]
@@ -55,7 +66,12 @@ def test_canonical_text_and_its_hash(entry: dict[str, str]) -> None:
 @pytest.mark.parametrize("entry", entries("cadence/events.json"))
 def test_event_canonical_text_hash_and_construction(entry: dict[str, Any]) -> None:
     payload = parse_json(entry["payload_json"])
-    members = {"sequence": entry["sequence"], "type": entry["type"], "payload": payload, "priorHash": entry["prior_hash"]}
+    members = {
+        "sequence": entry["sequence"],
+        "type": entry["type"],
+        "payload": payload,
+        "priorHash": entry["prior_hash"],
+    }
     assert canonical_json(members) == entry["canonical"]
     assert event_hash(entry["sequence"], entry["type"], payload, entry["prior_hash"]) == entry["event_hash"]
     made = create_event(entry["sequence"], entry["type"], payload, entry["prior_hash"])
@@ -144,6 +160,12 @@ def test_each_tampered_database_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("path", databases())
 def test_every_table_can_be_read(path: Path) -> None:
-    with Source.open(path) as source, source.snapshot(), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw:
+    with (
+        Source.open(path) as source,
+        source.snapshot(),
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as raw,
+    ):
         for table in COLUMNS:
-            assert len(list(source.rows_of(table, "", None))) == raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            assert (
+                len(list(source.rows_of(table, "", None))) == raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            )

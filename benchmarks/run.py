@@ -3,13 +3,20 @@
 Runs on a new SQLite database, or on a new database beside the one that CADENCE_BENCH_DATABASE_URL names.
 """
 
+import json
 import os
+import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+
+from runs.chain import Event
+from runs.lifecycle import reduce_events
+from tests.runs.stores import Store, chain
 
 REPEATS = 9
 
@@ -37,9 +44,6 @@ def row(name: str, milliseconds: float, note: str = "") -> None:
 
 
 def rules() -> None:
-    from runs.lifecycle import reduce_events
-    from tests.runs.stores import chain
-
     for length in (100, 1_000, 10_000):
         events = chain(length)
         taken = timed(lambda events=events: reduce_events(events), 3)  # type: ignore[misc]
@@ -50,7 +54,6 @@ def mirror(directory: Path) -> None:
     from runs.integrity import verify_stored
     from runs.mirror import mirror_store
     from runs.models import Run
-    from tests.runs.stores import Store, chain
 
     for length in (10, 100_000):
         run_id = f"run-of-{length}"
@@ -69,19 +72,8 @@ def mirror(directory: Path) -> None:
         row("  verify it whole", timed(lambda run=run: verify_stored(run), 1))  # type: ignore[misc]
 
 
-def _fill(store: object, run_id: str, events: list[object]) -> None:
+def _fill(store: Store, run_id: str, chain: list[Event]) -> None:
     """Put a whole chain into a store at once."""
-    import json
-    import sqlite3
-    from contextlib import closing
-
-    from runs.chain import Event
-    from runs.lifecycle import reduce_events
-    from tests.runs.stores import Store
-
-    assert isinstance(store, Store)
-    chain = [event for event in events if isinstance(event, Event)]
-    # The chain is of the store's own root, or its projection would not fit.
     with closing(sqlite3.connect(store.path)) as database, database:
         database.execute("DELETE FROM events WHERE run_id = ?", (run_id,))
         database.executemany(

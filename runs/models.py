@@ -124,7 +124,9 @@ class Run(Kept):
     verdict = models.CharField(max_length=120, blank=True, help_text="ok, or the code of the first thing that is wrong")
     verdict_detail = models.TextField(blank=True)
     broken = models.GeneratedField(
-        expression=~Q(verdict__in=["", OK]), output_field=models.BooleanField(), db_persist=True
+        expression=models.ExpressionWrapper(~Q(verdict__in=["", OK]), output_field=models.BooleanField()),
+        output_field=models.BooleanField(),
+        db_persist=True,
     )
     first_broken = models.BigIntegerField(null=True, blank=True, help_text="sequence at which the chain first breaks")
     break_count = models.BigIntegerField(default=0)

@@ -14,7 +14,7 @@ from django.test import Client
 from cadence_admin.accounts import ensure_local_accounts
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
-PASSWORD = "correct horse battery staple"  # noqa: S105
+PASSWORD = "correct horse battery staple"
 
 
 def load(name: str) -> Any:

@@ -113,8 +113,19 @@ def test_numbers_are_javascripts(text: str, value: float) -> None:
         '{"a":1,}',
         "{1:2}",
         "01",
-    ]
-    + ["1.", ".5", "+1", "[1 2]", '{"a" 1}', "1 2", "nul", "-", "[" * 100_000, '{"a":' * 100_000, "'a'", "undefined"],
+        "1.",
+        ".5",
+        "+1",
+        "[1 2]",
+        '{"a" 1}',
+        "1 2",
+        "nul",
+        "-",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "'a'",
+        "undefined",
+    ],
 )
 def test_what_javascript_refuses_is_refused(text: str) -> None:
     with pytest.raises(PayloadError):

@@ -1,5 +1,6 @@
 """The reducer: every rule and every error code, and whatever a legal run may do."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def reduced(*steps: tuple[str, Any]) -> Projection:
 
 
 def moves(*states: str) -> list[tuple[str, Any]]:
-    return [("state-transitioned", {"from": a, "to": b}) for a, b in zip(states, states[1:], strict=False)]
+    return [("state-transitioned", {"from": a, "to": b}) for a, b in pairwise(states)]
 
 
 def without(payload: dict[str, Any], name: str) -> dict[str, Any]:

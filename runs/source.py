@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -68,6 +68,10 @@ class SourceError(ServiceError):
     `run-store-schema-version-rejected`."""
 
 
+class _Missing(SourceError):
+    """A component of the path that isn't there."""
+
+
 class SourceChanged(Exception):
     """The file changed while it was read without locks; read it again."""
 
@@ -97,7 +101,7 @@ def _require(path: Path, is_kind: Any, kind: str) -> os.stat_result:
     try:
         found = path.lstat()
     except FileNotFoundError:
-        raise SourceError("state-component-missing", f"{path} is not there.") from None
+        raise _Missing("state-component-missing", f"{path} is not there.") from None
     except OSError as error:
         raise SourceError("run-store-unreadable", f"{path} can't be looked at: {error.strerror}.") from None
     if stat.S_ISLNK(found.st_mode):
@@ -130,9 +134,8 @@ def _stamp(path: Path) -> tuple[str, int]:
         raise SourceError(
             "state-component-symlink", f"{path.parent} is a symbolic link; Cadence refuses those, and so do we."
         )
-    log = path.with_name(path.name + "-wal")
-    if os.path.lexists(log):
-        found.append(_require(log, stat.S_ISREG, "a file"))
+    with suppress(_Missing):  # the last process to close the store removes its log, at any moment
+        found.append(_require(path.with_name(path.name + "-wal"), stat.S_ISREG, "a file"))
     text = ":".join(f"{s.st_dev},{s.st_ino},{s.st_size},{s.st_mtime_ns},{s.st_ctime_ns}" for s in found)
     return text, max(s.st_ctime_ns for s in found)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections, transaction
 from django.db.models import Model
 from django.test.utils import CaptureQueriesContext
 
@@ -535,6 +535,38 @@ def test_several_mirrors_at_once_do_the_work_once(store: Store) -> None:
     assert Event.objects.count() == len(source_rows(store.path, "events"))
     assert ChainAnchor.objects.count() == 22
     assert Run.objects.exclude(verdict="ok").count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_root_is_locked_while_its_source_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an older view of the source could be stored over a newer one, and be taken for a shortened chain."""
+    mirror_store(store.path)
+    store.move("run-1", "paused")
+    taken: list[str] = []
+    read_run = Source.run
+
+    def try_to_lock() -> None:
+        try:
+            if connection.vendor == "sqlite":
+                connection.ensure_connection()
+                connection.connection.execute("PRAGMA busy_timeout = 0")
+            with transaction.atomic():
+                StateRoot.objects.select_for_update(nowait=connection.vendor != "sqlite").get()
+            taken.append("free")
+        except OperationalError:
+            taken.append("locked")
+        finally:
+            connections.close_all()
+
+    def watched(self: Source, run_id: str) -> Any:
+        thread = threading.Thread(target=try_to_lock)
+        thread.start()
+        thread.join()
+        return read_run(self, run_id)
+
+    monkeypatch.setattr(Source, "run", watched)
+    assert mirror_store(store.path).new_events == 1
+    assert taken == ["locked"]
 
 
 @pytest.mark.django_db(transaction=True)

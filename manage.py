@@ -14,6 +14,10 @@ def main() -> None:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"Cadence Admin can't start: {error}")
+    except BrokenPipeError:
+        # Whoever read the output has seen enough (`| head`); nothing is left to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 if __name__ == "__main__":

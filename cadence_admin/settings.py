@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ INSTALLED_APPS = [
     "django_htmx",
     "cadence_admin",
     "runs",
+    "approvals",
 ]
 
 MIDDLEWARE = [
@@ -128,11 +130,7 @@ TEMPLATES = [
 ]
 
 
-def _database() -> dict[str, Any]:
-    url = env.str("DATABASE_URL", default="")
-    if not url:
-        VAR_DIR.mkdir(parents=True, exist_ok=True)
-        url = f"sqlite:///{VAR_DIR / 'cadence.sqlite3'}"
+def _database(variable: str, url: str) -> dict[str, Any]:
     config: dict[str, Any] = dict(environ.Env.db_url_config(url))
     options = config.setdefault("OPTIONS", {})
     match config["ENGINE"]:
@@ -153,12 +151,31 @@ def _database() -> dict[str, Any]:
             config["DISABLE_SERVER_SIDE_CURSORS"] = True
         case engine:
             raise ImproperlyConfigured(
-                f"DATABASE_URL names {engine}; Cadence Admin runs on postgres:// and sqlite:// only."
+                f"{variable} names {engine}; Cadence Admin runs on postgres:// and sqlite:// only."
             )
     return config
 
 
-DATABASES = {"default": _database()}
+def _databases() -> dict[str, dict[str, Any]]:
+    url = env.str("DATABASE_URL", default="")
+    if not url:
+        VAR_DIR.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{VAR_DIR / 'cadence.sqlite3'}"
+    databases = {"default": _database("DATABASE_URL", url)}
+    nifra = env.str("CADENCE_NIFRA_DATABASE_URL", default="")
+    if nifra:
+        databases["nifra"] = _database("CADENCE_NIFRA_DATABASE_URL", nifra)
+    return databases
+
+
+DATABASES = _databases()
+DATABASE_ROUTERS = ["approvals.routers.NifraRouter"]
+# The names of nifra's tables start with it. PostgreSQL cuts names at 63 bytes, so a longer one could meet another's.
+NIFRA_TABLE_PREFIX = env.str("CADENCE_NIFRA_TABLE_PREFIX", default="nifra_durable")
+if not re.fullmatch(r"[a-z_][a-z0-9_]{0,44}", NIFRA_TABLE_PREFIX):
+    raise ImproperlyConfigured(
+        "CADENCE_NIFRA_TABLE_PREFIX is no prefix: use up to 45 of a-z, 0-9 and _, no digit first."
+    )
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTHENTICATION_BACKENDS = ["cadence_admin.accounts.AccountBackend"]

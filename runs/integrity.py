@@ -7,8 +7,8 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from cadence_admin.clock import now_ms
+from cadence_admin.javascript import parse_json, stringify
 from runs.chain import Event as ChainEvent
-from runs.chain import parse_json, stringify
 from runs.models import ChainAnchor, Event, Run
 from runs.source import COLUMNS, OLD_FORM
 from runs.verification import BINDING_COLUMNS, OK, Checkpoint, Verdict, verify_run

@@ -6,7 +6,8 @@ Plain functions over plain data. Source: Cadence's run states and event reducer;
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from runs.chain import ChainError, Event, canonical_json, check_links, is_safe_integer, is_sha256
+from cadence_admin.javascript import canonical_json, is_safe_integer
+from runs.chain import ChainError, Event, check_links, is_sha256
 
 Projection = dict[str, Any]
 

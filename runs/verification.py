@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from runs.chain import ZERO_HASH, ChainError, Event, PayloadError, canonical_json, check_links, parse_json
+from cadence_admin.javascript import JsonError, canonical_json, parse_json
+from runs.chain import ZERO_HASH, ChainError, Event, check_links
 from runs.lifecycle import TERMINAL_STATES, Projection, Reducer
 
 OK: Final = "ok"
@@ -109,7 +110,7 @@ def verify_run(
 def _check_projection(rebuilt: Projection, columns: Mapping[str, Any]) -> None:
     try:
         stored = parse_json(columns["projection_json"])
-    except PayloadError as error:
+    except JsonError as error:
         raise ChainError("run-projection-invalid", str(error)) from None
     if not isinstance(stored, dict) or not isinstance(stored.get("runId"), str):
         raise ChainError("run-projection-invalid", "the stored projection is no projection of a run")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from runs.chain import PayloadError, parse_json
+from cadence_admin.javascript import JsonError, parse_json
 from runs.integrity import ANCHOR_MISMATCH, DIVERGED
 from runs.models import Run
 from runs.verification import OK
@@ -75,7 +75,7 @@ def pause_code(run: Run) -> str:
     """The pause code in the stored projection, "" if there is none or it can't be read."""
     try:
         projection = parse_json(run.projection_json)
-    except PayloadError:
+    except JsonError:
         return ""
     code = projection.get("pauseCode") if isinstance(projection, dict) else None
     return code if isinstance(code, str) else ""

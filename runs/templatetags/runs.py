@@ -3,10 +3,10 @@
 from django import template
 from django.utils.safestring import SafeString
 
+from cadence_admin.javascript import JsonError, parse_json
 from cadence_admin.templatetags.console import chip
 from cadence_admin.wording import laid_out
 from runs import wording
-from runs.chain import PayloadError, parse_json
 from runs.models import Run
 from runs.queries import ChainRow
 from runs.verification import OK
@@ -40,5 +40,5 @@ def stored_sentence(type: str, payload_json: str) -> SafeString:
     """What a stored event did, from its text."""
     try:
         return wording.event(type, parse_json(payload_json))
-    except PayloadError:
+    except JsonError:
         return wording.event(type, None)

@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from runs.chain import ZERO_HASH, Event, create_event, parse_json, stringify
+from cadence_admin.javascript import parse_json, stringify
+from runs.chain import ZERO_HASH, Event, create_event
 from runs.lifecycle import Reducer
 
 ROOT = hashlib.sha256(b"/srv/projects/storefront").hexdigest()

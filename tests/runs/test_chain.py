@@ -9,19 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.chain import (
-    ZERO_HASH,
-    ChainError,
-    Event,
-    PayloadError,
-    canonical_json,
-    check_links,
-    create_event,
-    is_safe_integer,
-    is_sha256,
-    parse_json,
-    stringify,
-)
+from cadence_admin.javascript import JsonError, canonical_json, is_safe_integer, parse_json, stringify
+from runs.chain import ZERO_HASH, ChainError, Event, check_links, create_event, is_sha256
 from tests.runs.stores import chain
 
 values = st.recursive(
@@ -53,8 +42,8 @@ def test_canonical_text_is_what_the_standard_library_reads(value: Any) -> None:
 def test_any_text_is_read_or_refused_with_a_typed_error(text: str) -> None:
     try:
         value = parse_json(text)
-    except PayloadError as error:
-        assert error.code == "event-payload-invalid"
+    except JsonError as error:
+        assert str(error)
     else:
         assert canonical_json(json.loads(text, parse_constant=lambda name: pytest.fail(name))) == canonical_json(value)
 
@@ -72,7 +61,7 @@ def test_json_like_text_is_accepted_exactly_when_it_is_json(text: str) -> None:
     try:
         parse_json(text)
         accepted = True
-    except PayloadError:
+    except JsonError:
         accepted = False
     assert accepted == is_json
 
@@ -82,7 +71,7 @@ def test_json_like_text_is_accepted_exactly_when_it_is_json(text: str) -> None:
     [
         ("1.0", 1),
         ("1e3", 1000),
-        ("-0", 0),
+        ("-0", -0.0),
         ("9007199254740991", 9007199254740991),
         ("9007199254740993", 9007199254740992.0),
         ("1e400", math.inf),
@@ -128,7 +117,7 @@ def test_numbers_are_javascripts(text: str, value: float) -> None:
     ],
 )
 def test_what_javascript_refuses_is_refused(text: str) -> None:
-    with pytest.raises(PayloadError):
+    with pytest.raises(JsonError):
         parse_json(text)
 
 

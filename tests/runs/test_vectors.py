@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-from runs.chain import (
-    ZERO_HASH,
-    canonical_json,
-    check_links,
-    create_event,
-    event_hash,
-    parse_json,
-    sha256_hex,
-    stringify,
-)
+from cadence_admin.javascript import canonical_json, parse_json, stringify
+from runs.chain import ZERO_HASH, check_links, create_event, event_hash, sha256_hex
 from runs.lifecycle import LEGAL_MOVES, RUN_STATES, TASK_STATES, Reducer, legal_commands, reduce_events
 from runs.source import COLUMNS, Source
 from runs.verification import Verdict, verify_run

@@ -1,0 +1,1 @@
+"""Where durable records are kept: the protocol, and its backends."""

@@ -46,7 +46,9 @@ def import_records(adapter: Adapter, path: Path) -> ImportReport:
             found = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
             if not found >= COLUMNS:
                 missing = ", ".join(sorted(COLUMNS - found))
-                raise RecordsFileError("records-schema-rejected", f"{path} has no table {table} with the columns {missing}.")
+                raise RecordsFileError(
+                    "records-schema-rejected", f"{path} has no table {table} with the columns {missing}."
+                )
             # The name was checked as a setting.
             rows = database.execute(f"SELECT kind, id, payload FROM {table} ORDER BY kind, id")  # noqa: S608
             for kind, id, payload in rows:

@@ -49,7 +49,8 @@ class OtherSqlite:
         values = (kind, id, members["state"], members["updatedAt"], members["version"], wire.dumps(members))
         return (
             self._database.execute(
-                f"INSERT OR IGNORE INTO {RECORDS} (kind,id,state,updated_at,version,payload) VALUES (?,?,?,?,?,?)", values
+                f"INSERT OR IGNORE INTO {RECORDS} (kind,id,state,updated_at,version,payload) VALUES (?,?,?,?,?,?)",
+                values,
             ).rowcount
             == 1
         )
@@ -72,7 +73,8 @@ class OtherSqlite:
         values = (members["state"], members["updatedAt"], members["version"], wire.dumps(members), kind, id, version)
         return (
             self._database.execute(
-                f"UPDATE {RECORDS} SET state=?,updated_at=?,version=?,payload=? WHERE kind=? AND id=? AND version=?", values
+                f"UPDATE {RECORDS} SET state=?,updated_at=?,version=?,payload=? WHERE kind=? AND id=? AND version=?",
+                values,
             ).rowcount
             == 1
         )

@@ -257,7 +257,11 @@ def test_not_committed_after_all_undoes_the_saga(adapter: Adapter) -> None:
         engine.execute(shop.definition(), "s1", 1)
     step = engine.load("s1").steps[2]
     resolved = engine.resolve_execution("s1", step.effect_id, committed=False)
-    assert (resolved.state, resolved.steps[2].state, resolved.steps[2].error_code) == ("compensating", "failed", "not_committed")
+    assert (resolved.state, resolved.steps[2].state, resolved.steps[2].error_code) == (
+        "compensating",
+        "failed",
+        "not_committed",
+    )
     assert engine.compensate(shop.definition(), "s1").state == "compensated"
 
 
@@ -296,7 +300,10 @@ def test_a_compensation_that_fails_for_good_has_a_way_out(adapter: Adapter, by_h
     assert ("undo charge" in shop.log) is not by_hand
 
 
-@pytest.mark.parametrize(("compensated", "attempts", "state"), [(True, 1, "compensating"), (False, 1, "compensating"), (False, 3, "manual-review")])
+@pytest.mark.parametrize(
+    ("compensated", "attempts", "state"),
+    [(True, 1, "compensating"), (False, 1, "compensating"), (False, 3, "manual-review")],
+)
 def test_a_compensation_that_was_left_under_way_is_resolved(
     adapter: Adapter, compensated: bool, attempts: int, state: str
 ) -> None:
@@ -423,7 +430,9 @@ def test_a_second_worker_waits_its_turn(adapter: Adapter) -> None:
     many_effects(adapter, 1)
     seen: list[bool] = []
     other = Worker(adapter, "effects", "w2", lambda found: None)
-    Worker(adapter, "effects", "w1", lambda found: seen.append(other.run(stale_before=10).held_elsewhere)).run(stale_before=10)
+    Worker(adapter, "effects", "w1", lambda found: seen.append(other.run(stale_before=10).held_elsewhere)).run(
+        stale_before=10
+    )
     assert seen == [True]
 
 

@@ -95,7 +95,9 @@ def test_our_question_their_decision_our_use(adapter: Adapter, other: OtherSqlit
     assert not other.create("approval", "ap1", approval())
     seen = other.get("approval", "ap1")
     assert seen == approval()
-    assert other.compare_and_set("approval", "ap1", 1, seen | {"state": "approved", "decidedBy": "x", "updatedAt": 9, "version": 2})
+    assert other.compare_and_set(
+        "approval", "ap1", 1, seen | {"state": "approved", "decidedBy": "x", "updatedAt": 9, "version": 2}
+    )
     assert not adapter.approvals.decide("ap1", tenant_id="acme", decision="denied", decided_by="dana", now=50)
     assert adapter.approvals.consume("ap1", binding=BINDING, token_hash="hash", now=70) == "consumed"
     assert (other.get("approval", "ap1") or {})["later"] == approval()["later"]
@@ -132,7 +134,15 @@ def test_the_form_of_a_payload_stays(adapter: Adapter, other: OtherSqlite | Othe
 def test_our_columns_follow_what_they_write(adapter: Adapter, other: OtherSqlite | OtherPostgres) -> None:
     other.create("approval", "ap1", approval())
     row = Approval.objects.get(id="ap1")
-    assert (row.tenant_id, row.principal_id, row.capability, row.target, row.effect_id, row.expires_at, row.created_at) == (
+    assert (
+        row.tenant_id,
+        row.principal_id,
+        row.capability,
+        row.target,
+        row.effect_id,
+        row.expires_at,
+        row.created_at,
+    ) == (
         "acme",
         "bot",
         "test.write",
@@ -175,7 +185,9 @@ def test_our_columns_never_make_their_insert_fail(
     assert DurableRecord.objects.filter(id="ap1").count() == 1
 
 
-@pytest.mark.parametrize("payload", ['"text"', "[]", "{}", "null", "1", '{"n":[]}', '{"n":[{"v":7}]}', '{"n":{"0":{"v":{}}}}'])
+@pytest.mark.parametrize(
+    "payload", ['"text"', "[]", "{}", "null", "1", '{"n":[]}', '{"n":[{"v":7}]}', '{"n":{"0":{"v":{}}}}']
+)
 def test_nor_does_any_other_json(adapter: Adapter, other: OtherSqlite | OtherPostgres, payload: str) -> None:
     other.insert_payload("ap1", payload)
     row = DurableRecord.objects.get(id="ap1")

@@ -62,10 +62,10 @@ def _take(adapter: Adapter, kind: str, id: str, payload: str, report: ImportRepo
     try:
         if kind not in KINDS:
             raise RecordError("record-unreadable", f"{kind} is no kind of record")
-        record = read_text(kind, payload)  # type: ignore[arg-type]
+        record = read_text(kind, payload)
         if record.id != id:
             raise RecordError("record-unreadable", f"its payload is that of {record.id}")
-        if adapter.backend.create(kind, record):  # type: ignore[arg-type]
+        if adapter.backend.create(kind, record):
             report.created += 1
         else:
             report.kept += 1

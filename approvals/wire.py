@@ -270,7 +270,7 @@ def _open_node(value: Any, budget: _Budget) -> tuple[dict[str, Any], _Todo | Non
             tag = "buf" if isinstance(value, ArrayBuffer) else "dv"
             return {TAG: tag, "v": base64.b64encode(value.data).decode()}, None
         case TypedArray():
-            if len(value.data) % TYPED_ARRAYS.get(value.kind, math.inf):
+            if value.kind not in TYPED_ARRAYS or len(value.data) % TYPED_ARRAYS[value.kind]:
                 raise WireEncodeError(f"{value.kind} of {len(value.data)} bytes is no typed array")
             budget.bytes(len(value.data))
             return {TAG: "ta", "k": value.kind, "v": base64.b64encode(value.data).decode()}, None

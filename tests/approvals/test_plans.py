@@ -22,7 +22,7 @@ _POSTGRESQL = """
 INSERT INTO {table} (kind, id, state, updated_at, version, payload)
 SELECT '{kind}', '{kind}-' || lpad(i::text, 6, '0'), {state}, i, 1, jsonb_build_object(
   'r', '{{"$w": "ref", "i": 0}}'::jsonb, 'n', jsonb_build_array(jsonb_build_object('$w', 'obj', 'v', jsonb_build_object(
-    '{kind}Id', '{kind}-' || lpad(i::text, 6, '0'), 'state', {state}, 'tenantId', 'tenant-' || i %% 2, 'principalId', 'bot',
+    '{kind}Id', '{kind}-' || lpad(i::text, 6, '0'), 'state', {state}, 'tenantId', 'tenant-' || (i %% 2), 'principalId', 'bot',
     'capability', 'payments.refund', 'target', 'order:' || i, 'effectId', 'effect-' || lpad(i::text, 6, '0'),
     'tokenHash', 'hash', 'createdAt', i, 'expiresAt', i + 1000, 'updatedAt', i, 'version', 1))))
 FROM generate_series(1, {count}) AS i
@@ -32,7 +32,7 @@ WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE
 INSERT INTO {table} (kind, id, state, updated_at, version, payload)
 SELECT '{kind}', printf('{kind}-%%06d', i), {state}, i, 1, json_object(
   'r', json('{{"$w":"ref","i":0}}'), 'n', json_array(json_object('$w', 'obj', 'v', json_object(
-    '{kind}Id', printf('{kind}-%%06d', i), 'state', {state}, 'tenantId', 'tenant-' || i %% 2, 'principalId', 'bot',
+    '{kind}Id', printf('{kind}-%%06d', i), 'state', {state}, 'tenantId', 'tenant-' || (i %% 2), 'principalId', 'bot',
     'capability', 'payments.refund', 'target', 'order:' || i, 'effectId', printf('effect-%%06d', i),
     'tokenHash', 'hash', 'createdAt', i, 'expiresAt', i + 1000, 'updatedAt', i, 'version', 1))))
 FROM numbers

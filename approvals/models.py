@@ -54,7 +54,6 @@ class DurableRecord(models.Model):
     target = models.TextField(null=True, editable=False)
     effect_id = models.TextField(null=True, editable=False)
     decided_by = models.TextField(null=True, editable=False)
-    created_at = models.BigIntegerField(null=True, editable=False)
     expires_at = models.BigIntegerField(null=True, editable=False)
 
     class Meta:

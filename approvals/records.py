@@ -7,6 +7,7 @@ member that is not known here exactly as it was. Times are milliseconds since 19
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Final, Literal, Self
 
 from approvals.tokens import same_secret
@@ -101,8 +102,10 @@ class Members:
     original: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def _names(cls) -> tuple[str, ...]:
-        return tuple(entry.name for entry in fields(cls) if entry.name != "original")
+    @cache
+    def _names(cls) -> tuple[tuple[str, str], ...]:
+        """Each member by its name here and its name on the wire."""
+        return tuple((entry.name, _camel(entry.name)) for entry in fields(cls) if entry.name != "original")
 
     @classmethod
     def from_members(cls, members: object) -> Self:
@@ -113,17 +116,17 @@ class Members:
         if not isinstance(members, dict):
             raise RecordError("record-unreadable", f"{cls.__name__.lower()} is no object")
         values: dict[str, Any] = {}
-        for name in cls._names():
-            value = members.get(_camel(name), UNDEFINED)
+        for name, key in cls._names():
+            value = members.get(key, UNDEFINED)
             if name in cls.ANY:
                 values[name] = value
             elif value is UNDEFINED:
                 if name not in cls.OPTIONAL:
-                    raise RecordError("record-unreadable", f"{cls.__name__.lower()} has no {_camel(name)}")
+                    raise RecordError("record-unreadable", f"{cls.__name__.lower()} has no {key}")
                 values[name] = None
             elif name in cls.INTEGERS:
                 if not is_safe_integer(value):
-                    raise RecordError("record-unreadable", f"{_camel(name)} is no integer")
+                    raise RecordError("record-unreadable", f"{key} is no integer")
                 values[name] = value
             else:
                 values[name] = cls._read(name, value)
@@ -138,8 +141,8 @@ class Members:
     def to_members(self) -> dict[str, Any]:
         """The object of the wire: what is known here as it is now, everything else as it was."""
         members = dict(self.original or {})
-        for name in self._names():
-            value, key = getattr(self, name), _camel(name)
+        for name, key in self._names():
+            value = getattr(self, name)
             if name in self.ANY:
                 if value is not UNDEFINED or key in members:
                     members[key] = value

@@ -2,7 +2,7 @@
 
 They are nifra's: made by its own statements if they aren't there yet, and then adopted, which adds what we need beside its
 columns and loses nothing. Its statements name their columns, so ours are harmless to it as long as they never make one
-of its inserts fail: they are generated, every cast in them is guarded, and text too long for an index gives NULL.
+of its inserts fail: they are generated, every cast in them is guarded, and text is cut to what an index can hold.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ TEXTS: Final = {
     "effect_id": "effectId",
     "decided_by": "decidedBy",
 }
-MOMENTS: Final = {"created_at": "createdAt", "expires_at": "expiresAt"}
+MOMENTS: Final = {"expires_at": "expiresAt"}
 
 _RECONCILE: Final = ("reconcile", "kind, state, updated_at, id")
 
@@ -39,7 +39,6 @@ def _indexes(vendor: str) -> tuple[tuple[str, str], ...]:
         ("page", f"kind, state, {code_points}, updated_at"),
         ("inbox", f"kind, state, expires_at{rowid}"),
         ("tenant_inbox", f"kind, tenant_id, state, expires_at{rowid}"),
-        ("recent", f"kind, state, updated_at{rowid}"),
         ("alike", f"kind, capability, target{rowid}"),
         ("effect", f"kind, effect_id{rowid}"),
     )
@@ -128,38 +127,29 @@ $$
 """
 
 
-def postgresql_record(payload: str = "payload") -> str:
-    """The object of the record in a payload of either form, as an expression."""
-    document = f"CASE jsonb_typeof({payload}) WHEN 'string' THEN {DOCUMENT}({payload}) ELSE {payload} END"
-    return f"(({document}) #> '{{n,0,v}}')"
-
-
 def _postgresql_columns() -> list[tuple[str, str, str]]:
-    record = postgresql_record()
+    # Each is one path into the payload: they are worked out anew with every change of a record.
+    document = f"CASE jsonb_typeof(payload) WHEN 'string' THEN {DOCUMENT}(payload) ELSE payload END"
     columns = []
     for name, member in TEXTS.items():
-        value = f"{record} ->> '{member}'"
-        guard = f"jsonb_typeof({record} -> '{member}') = 'string' AND length({value}) <= {LONGEST_INDEXED}"
-        columns.append((name, "TEXT", f"CASE WHEN {guard} THEN {value} END"))
+        columns.append((name, "TEXT", f"left(({document}) #>> '{{n,0,v,{member}}}', {LONGEST_INDEXED})"))
     for name, member in MOMENTS.items():
-        value = f"{record} ->> '{member}'"
-        guard = f"jsonb_typeof({record} -> '{member}') = 'number' AND {value} ~ '^[0-9]{{1,16}}$'"
-        columns.append((name, "BIGINT", f"CASE WHEN {guard} THEN ({value})::bigint END"))
+        value = f"({document}) #> '{{n,0,v,{member}}}'"
+        guard = f"jsonb_typeof({value}) = 'number' AND ({value})::text ~ '^[0-9]{{1,16}}$'"
+        columns.append((name, "BIGINT", f"CASE WHEN {guard} THEN ({value})::text::bigint END"))
     return columns
 
 
 def _sqlite_columns() -> list[tuple[str, str, str]]:
+    # AND doesn't promise an order, CASE does: what is no JSON must not reach the other functions.
     columns = []
-    for names, kind, wanted in ((TEXTS, "TEXT", "text"), (MOMENTS, "INTEGER", "integer")):
-        for name, member in names.items():
-            path = f"'$.n[0].v.{member}'"
-            value = f"json_extract(payload, {path})"
-            guard = f"json_type(payload, {path}) = '{wanted}'"
-            if kind == "TEXT":
-                guard += f" AND length({value}) <= {LONGEST_INDEXED}"
-            else:
-                guard += f" AND {value} BETWEEN 0 AND 9999999999999999"
-            # AND doesn't promise an order, CASE does: what is no JSON must not reach the other functions.
-            expression = f"CASE WHEN json_valid(payload) THEN CASE WHEN {guard} THEN {value} END END"
-            columns.append((name, kind, expression))
+    for name, member in TEXTS.items():
+        value = f"json_extract(payload, '$.n[0].v.{member}')"
+        columns.append((name, "TEXT", f"CASE WHEN json_valid(payload) THEN substr({value}, 1, {LONGEST_INDEXED}) END"))
+    for name, member in MOMENTS.items():
+        path = f"'$.n[0].v.{member}'"
+        value = f"json_extract(payload, {path})"
+        guard = f"json_type(payload, {path}) = 'integer' AND {value} BETWEEN 0 AND 9999999999999999"
+        expression = f"CASE WHEN json_valid(payload) THEN CASE WHEN {guard} THEN {value} END END"
+        columns.append((name, "INTEGER", expression))
     return columns

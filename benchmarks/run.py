@@ -13,7 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from benchmarks import durable
 from runs.chain import Event
 from runs.lifecycle import reduce_events
 from tests.runs.stores import Store, chain
@@ -139,6 +143,18 @@ def pages() -> None:
             row(f"list of {total:,} runs {query}", taken)
 
 
+def _url(connection: BaseDatabaseWrapper) -> str:
+    """The address of the database under test, for client processes."""
+    settings = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{settings['NAME']}"
+    host = settings["HOST"] or settings["OPTIONS"].get("host", "")
+    password = f":{quote(settings['PASSWORD'])}" if settings["PASSWORD"] else ""
+    query = f"?host={quote(host, safe='')}" if host.startswith("/") else ""
+    place = "" if query else f"{host}{':' + str(settings['PORT']) if settings['PORT'] else ''}"
+    return f"postgresql://{quote(settings['USER'])}{password}@{place}/{settings['NAME']}{query}"
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["CADENCE_VAR_DIR"] = directory
@@ -164,6 +180,7 @@ def main() -> None:
             rules()
             mirror(Path(directory))
             pages()
+            durable.run(_url(connection))
         finally:
             connection.creation.destroy_test_db(str(own_name), verbosity=0)
 

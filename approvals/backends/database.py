@@ -21,11 +21,8 @@ from approvals.tables import LEASES, RECORDS
 from cadence_admin.clock import now_ms
 from cadence_admin.javascript import stringify
 
-# A payload that can be patched where it lies: an object whose root is its first node, which is an object.
-_PLAIN: Final = (
-    "jsonb_typeof(payload) = 'object' AND payload -> 'r' = '{\"$w\": \"ref\", \"i\": 0}'::jsonb "
-    "AND payload #>> '{n,0,$w}' = 'obj'"
-)
+# A payload that can be patched where it lies: an object whose root is its first node.
+_PLAIN: Final = 'payload @> \'{"r": {"$w": "ref", "i": 0}}\'::jsonb'
 _OPEN: Final = ("pending", "approved")
 _MEMBERS: Final = "(payload #> '{n,0,v}')"
 _CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -133,10 +130,10 @@ class DatabaseBackend:
         return self._patch(
             "approval",
             id,
-            f"tenant_id = %s AND {_MEMBERS} ->> 'state' = 'pending' AND expires_at > {self._now}",
-            [tenant_id, now],
-            decision,
-            {"decidedBy": decided_by},
+            {"tenantId": tenant_id, "state": "pending"},
+            f"expires_at > {self._now}",
+            [now],
+            {"state": decision, "decidedBy": decided_by},
             now,
         )
 
@@ -147,17 +144,17 @@ class DatabaseBackend:
             "capability": binding.capability,
             "target": binding.target,
             "digest": binding.digest,
+            "state": "approved",
         }
-        same = " AND ".join(f"{_MEMBERS} -> '{name}' IS NOT DISTINCT FROM to_jsonb(%s::text)" for name in bound)
         # The secret is compared by its hash: how long that takes tells nothing about the secret.
         secret = f"sha256(convert_to({_MEMBERS} ->> 'tokenHash', 'UTF8')) = %s"
         return self._patch(
             "approval",
             id,
-            f"{same} AND {secret} AND {_MEMBERS} ->> 'state' = 'approved' AND expires_at > {self._now}",
-            [*bound.values(), hashlib.sha256(token_hash.encode()).digest(), now],
-            "consumed",
-            {},
+            bound,
+            f"{secret} AND expires_at > {self._now}",
+            [hashlib.sha256(token_hash.encode()).digest(), now],
+            {"state": "consumed"},
             now,
         )
 
@@ -173,40 +170,49 @@ class DatabaseBackend:
     def move_at_once(
         self, id: str, version: int, origin: str, target: str, error_code: str | None, now: int | None
     ) -> bool:
+        code = {} if error_code is None else {"errorCode": error_code}
+        changed = {"state": target, **code}
         return self._patch(
-            "effect",
-            id,
-            f"version = %s AND {_MEMBERS} ->> 'state' = %s",
-            [version, origin],
-            target,
-            {} if error_code is None else {"errorCode": error_code},
-            now,
-            without="errorCode",
+            "effect", id, {"state": origin}, "version = %s", [version], changed, now, without="errorCode"
         )
 
     def _patch(
         self,
         kind: Kind,
         id: str,
+        seen: Mapping[str, str | None],
         condition: str,
         given: list[Any],
-        state: str,
-        members: Mapping[str, str],
+        changed: Mapping[str, str],
         now: int | None,
         *,
         without: str = "",
     ) -> bool:
-        """Change some members of a record where it lies, on PostgreSQL; every other member stays as it is."""
+        """Change members of a record where it lies, on PostgreSQL, if those in `seen` are as they were seen (None: absent);
+        every other member stays as it is."""
         if not self._is_postgresql:
             return False
+        present = {name: value for name, value in seen.items() if value is not None}
+        absent = [name for name, value in seen.items() if value is None]
         moment = f"GREATEST(updated_at, {self._now})"
         kept = f"({_MEMBERS} - '{without}')" if without else _MEMBERS
-        changed = f"{kept} || %s::jsonb || jsonb_build_object('updatedAt', {moment}, 'version', version + 1)"
+        members = f"{kept} || %s::jsonb || jsonb_build_object('updatedAt', {moment}, 'version', version + 1)"
         return self._changed(
             f"UPDATE {RECORDS} SET state = %s, updated_at = {moment}, version = version + 1, "
-            f"payload = jsonb_set(payload, '{{n,0,v}}', {changed}) "
-            f"WHERE kind = %s AND id = %s AND {_PLAIN} AND {_MEMBERS} -> 'version' = to_jsonb(version) AND {condition}",
-            [state, now, stringify({"state": state, **members}), now, kind, id, *given],
+            f"payload = jsonb_set(payload, '{{n,0,v}}', {members}) "
+            f"WHERE kind = %s AND id = %s AND {_PLAIN} AND payload #> '{{n,0}}' @> %s::jsonb "
+            f"AND NOT {_MEMBERS} ?| %s AND {_MEMBERS} -> 'version' = to_jsonb(version) AND {condition}",
+            [
+                changed["state"],
+                now,
+                stringify(changed),
+                now,
+                kind,
+                id,
+                stringify({"$w": "obj", "v": present}),
+                absent,
+                *given,
+            ],
         )
 
     # Leases

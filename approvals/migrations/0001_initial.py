@@ -39,7 +39,6 @@ class Migration(migrations.Migration):
                 ("target", models.TextField(editable=False, null=True)),
                 ("effect_id", models.TextField(editable=False, null=True)),
                 ("decided_by", models.TextField(editable=False, null=True)),
-                ("created_at", models.BigIntegerField(editable=False, null=True)),
                 ("expires_at", models.BigIntegerField(editable=False, null=True)),
             ],
             options={

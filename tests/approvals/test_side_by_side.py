@@ -134,23 +134,8 @@ def test_the_form_of_a_payload_stays(adapter: Adapter, other: OtherSqlite | Othe
 def test_our_columns_follow_what_they_write(adapter: Adapter, other: OtherSqlite | OtherPostgres) -> None:
     other.create("approval", "ap1", approval())
     row = Approval.objects.get(id="ap1")
-    assert (
-        row.tenant_id,
-        row.principal_id,
-        row.capability,
-        row.target,
-        row.effect_id,
-        row.expires_at,
-        row.created_at,
-    ) == (
-        "acme",
-        "bot",
-        "test.write",
-        "t",
-        "e1",
-        4_000_000_000_000,
-        1,
-    )
+    found = (row.tenant_id, row.principal_id, row.capability, row.target, row.effect_id, row.expires_at)
+    assert found == ("acme", "bot", "test.write", "t", "e1", 4_000_000_000_000)
     assert row.decided_by is None
     changed = approval(state="denied", decidedBy="x", tenantId="globex", version=2)
     other.compare_and_set("approval", "ap1", 1, changed)
@@ -292,7 +277,13 @@ def test_migrating_back_and_forth_leaves_their_rows(other: OtherSqlite | OtherPo
 
 
 def test_their_create_statements_find_our_names(other: OtherSqlite | OtherPostgres, database: Adapter) -> None:
+    def names() -> list[str]:
+        listed = "SELECT name FROM sqlite_master" if connection.vendor == "sqlite" else "SELECT relname FROM pg_class"
+        with connection.cursor() as cursor:
+            cursor.execute(listed)
+            return sorted(name for (name,) in cursor.fetchall() if name.startswith("nifra_durable"))
+
+    before = names()
     other.migrate()
-    with connection.cursor() as cursor:
-        names = connection.introspection.get_constraints(cursor, RECORDS)
-    assert f"{RECORDS}_reconcile" in names
+    assert names() == before
+    assert f"{RECORDS}_reconcile" in before

@@ -29,7 +29,15 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
         os.environ["DATABASE_URL"] = url
 
 DIRECTORY = Path(os.environ["CADENCE_TEST_DIRECTORY"])
-for name in ("CADENCE_DEBUG", "CADENCE_ALLOWED_HOSTS", "CADENCE_BIND", "CADENCE_HTTPS", "CADENCE_STATE_HOME"):
+for name in (
+    "CADENCE_DEBUG",
+    "CADENCE_ALLOWED_HOSTS",
+    "CADENCE_BIND",
+    "CADENCE_HTTPS",
+    "CADENCE_NIFRA_DATABASE_URL",
+    "CADENCE_NIFRA_TABLE_PREFIX",
+    "CADENCE_STATE_HOME",
+):
     os.environ.pop(name, None)
 os.environ["CADENCE_VAR_DIR"] = str(DIRECTORY)
 os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1"

@@ -38,6 +38,10 @@ def start(var: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
         ({"CADENCE_SECRET_KEY": "short"}, "CADENCE_SECRET_KEY is shorter"),
         ({"DATABASE_URL": "mysql://localhost/x"}, "postgres:// and sqlite:// only"),
+        ({"CADENCE_NIFRA_DATABASE_URL": "mysql://localhost/x"}, "CADENCE_NIFRA_DATABASE_URL names"),
+        ({"CADENCE_NIFRA_TABLE_PREFIX": "x" * 46}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
+        ({"CADENCE_NIFRA_TABLE_PREFIX": "a; DROP TABLE b"}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
+        ({"CADENCE_NIFRA_TABLE_PREFIX": "a\n"}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
     ],
 )
 def test_unsafe_combinations_refuse_to_start(tmp_path: Path, environment: dict[str, str], word: str) -> None:

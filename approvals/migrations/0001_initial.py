@@ -73,5 +73,6 @@ class Migration(migrations.Migration):
             )
             for name in ("Effect", "Approval", "Saga")
         ],
+        # The hint lets the router send it to the database that holds these tables, and to no other.
         migrations.RunPython(adopt, release, hints={"model_name": "durablerecord"}),
     ]

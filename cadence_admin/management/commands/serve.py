@@ -41,7 +41,8 @@ class Command(BaseCommand):
         os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1" if local else "0"
         self.stdout.write("== Preparing the database")
         try:
-            call_command("migrate", interactive=False, verbosity=0)
+            for alias in settings.DATABASES:
+                call_command("migrate", database=alias, interactive=False, verbosity=0)
         except DatabaseError as error:
             raise CommandError(f"database-unavailable: {str(error).strip()}") from None
         call_command("collectstatic", interactive=False, verbosity=0)

@@ -92,6 +92,12 @@ def approvals_of_the_file() -> list[Any]:
 @pytest.mark.parametrize(("secret", "entry"), approvals_of_the_file())
 def test_tokens_are_signed_read_and_hashed_alike(secret: str, entry: dict[str, Any]) -> None:
     record = entry["record"]
+    repeated = {"effectId": "effectId", "approvalId": "approvalId", "capability": "cap", "target": "target",
+                "digest": "digest", "tenantId": "tenantId", "principalId": "principalId"}  # fmt: skip
+    assert {name: record.get(name) for name in repeated} == {name: entry.get(key) for name, key in repeated.items()}
+    for listed in load("nifra/records.json") or []:
+        if listed["id"] == record["approvalId"]:
+            assert listed["record"] == record
     claims = verify(entry["token"], secret.encode(), record["expiresAt"] - 1)
     assert (claims.approval_id, claims.expires_at) == (entry["approvalId"], record["expiresAt"])
     assert sign(claims, secret.encode()) == entry["token"]

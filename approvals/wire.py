@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, parse_json, stringify
@@ -278,15 +279,9 @@ def _open_node(value: Any, budget: _Budget) -> tuple[dict[str, Any], _Todo | Non
 
 
 def _members_of(value: dict[Any, Any], members: dict[str, Any], budget: _Budget) -> _Todo:
-    def placer(key: str) -> Callable[[Any], None]:
-        def place(item: Any) -> None:
-            members[key] = item
-
-        return place
-
     for key in sorted(value, key=_member_order):
         budget.string(key)
-        yield placer(key), value[key]
+        yield partial(members.__setitem__, key), value[key]
 
 
 def _member_order(key: Any) -> tuple[bool, int]:
@@ -432,15 +427,9 @@ def _shell(node: dict[str, Any], index: int, budget: _Budget) -> tuple[Any, _Tod
 
 
 def _members_of_node(body: dict[str, Any], members: dict[str, Any], budget: _Budget) -> _Todo:
-    def placer(key: str) -> Callable[[Any], None]:
-        def place(item: Any) -> None:
-            members[key] = item
-
-        return place
-
     for key, item in body.items():
         budget.string(key)
-        yield placer(key), item
+        yield partial(members.__setitem__, key), item
 
 
 def _pairs_of_node(body: list[Any], pairs: Map, index: int) -> _Todo:

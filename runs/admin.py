@@ -3,13 +3,15 @@
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from cadence_admin.admin import ConstantFilter, ReadOnlyAdmin
 from runs.integrity import verify_stored
-from runs.lifecycle import EVENT_TYPES, OPERATION_STATES, RUN_STATES, STAGES, TASK_STATES
+from runs.lifecycle import EVENT_TYPES, GATES, OPERATION_STATES, RUN_STATES, STAGES, TASK_STATES
+from runs.mirror import DIVERGENCES
 from runs.models import (
+    PRESENT,
     ApplyTransaction,
     Artifact,
     BootstrapHandoff,
@@ -55,8 +57,30 @@ class VerdictFilter(admin.SimpleListFilter):
         return queryset
 
 
+class YesNoFilter(admin.SimpleListFilter):
+    """A filter with two answers, each a condition that an index or a small table serves."""
+
+    answers: tuple[tuple[str, Q], ...] = ()
+
+    @classmethod
+    def of(cls, title: str, **answers: Q) -> type["YesNoFilter"]:
+        members = {"title": title, "parameter_name": title.replace(" ", "_"), "answers": tuple(answers.items())}
+        return type(f"{title.title().replace(' ', '')}Filter", (cls,), members)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name, _ in self.answers]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        condition = dict(self.answers).get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+IN_SOURCE = YesNoFilter.of("in source", present=PRESENT, gone=~PRESENT)
+
+
 @admin.register(StateRoot)
 class StateRootAdmin(ReadOnlyAdmin):
+    list_filter = [YesNoFilter.of("last pass", whole=Q(problem=""), incomplete=~Q(problem=""))]
     list_display = ["__str__", "root_hash", "path", "schema_form", "problem"]
     search_fields = ["name", "root_hash__startswith"]
     changeable = ("name",)
@@ -69,6 +93,7 @@ class RunAdmin(ReadOnlyAdmin):
         ConstantFilter.of("state", RUN_STATES),
         ConstantFilter.of("stage", STAGES),
         VerdictFilter,
+        IN_SOURCE,
     ]
     list_select_related = ["state_root"]
     search_fields = ["run_id__exact", "change_name__startswith", "event_hash__exact"]
@@ -118,23 +143,25 @@ class EventAdmin(OfRunAdmin):
 @admin.register(Operation)
 class OperationAdmin(OfRunAdmin):
     list_display = ["operation_id", "run", "kind", "state", "lease_held", "lease_expires_at", "missing_since"]
-    list_filter = [ConstantFilter.of("state", OPERATION_STATES)]
+    list_filter = [ConstantFilter.of("state", OPERATION_STATES), IN_SOURCE]
     hidden = ("lease_token",)
 
 
 @admin.register(DeliveryBinding)
 class DeliveryBindingAdmin(OfRunAdmin):
+    list_filter = [ConstantFilter.of("gate", GATES), IN_SOURCE]
     list_display = ["run", "gate", "revision", "receipt_hash", "record_hash", "missing_since"]
 
 
 @admin.register(Task)
 class TaskAdmin(OfRunAdmin):
     list_display = ["task_id", "run", "state", "phase", "missing_since"]
-    list_filter = [ConstantFilter.of("state", TASK_STATES)]
+    list_filter = [ConstantFilter.of("state", TASK_STATES), IN_SOURCE]
 
 
 @admin.register(RouteHealth)
 class RouteHealthAdmin(ReadOnlyAdmin):
+    list_filter = [IN_SOURCE]
     list_display = ["route_fingerprint", "state_root", "state", "next_half_open_at", "missing_since"]
     list_select_related = ["state_root"]
     search_fields = ["route_fingerprint__exact"]
@@ -144,6 +171,7 @@ class RouteHealthAdmin(ReadOnlyAdmin):
 class ArtifactAdmin(OfRunAdmin):
     owner = "owner_run"
     own_search = ("content_hash",)
+    list_filter = [IN_SOURCE]
     list_display = ["content_hash", "owner_run", "seal_state", "size_bytes", "reference_count", "missing_since"]
 
 
@@ -151,6 +179,7 @@ class ArtifactAdmin(OfRunAdmin):
 class WorkspaceRevisionAdmin(OfRunAdmin):
     owner = "owner_run"
     own_search = ("revision_id",)
+    list_filter = [IN_SOURCE]
     list_display = ["revision_id", "owner_run", "parent_revision_id", "manifest_hash", "missing_since"]
 
 
@@ -158,6 +187,7 @@ class WorkspaceRevisionAdmin(OfRunAdmin):
 class ApplyTransactionAdmin(OfRunAdmin):
     owner = "owner_run"
     own_search = ("transaction_id",)
+    list_filter = [IN_SOURCE]
     list_display = ["transaction_id", "owner_run", "state", "missing_since"]
 
 
@@ -165,16 +195,19 @@ class ApplyTransactionAdmin(OfRunAdmin):
 class BootstrapHandoffAdmin(OfRunAdmin):
     owner = "owner_run"
     own_search = ("handoff_id",)
+    list_filter = [IN_SOURCE]
     list_display = ["handoff_id", "owner_run", "state", "receipt_hash", "missing_since"]
 
 
 @admin.register(ChainAnchor)
 class ChainAnchorAdmin(OfRunAdmin):
+    list_filter = [YesNoFilter.of("run", broken=Q(run__broken=True), whole=Q(run__broken=False))]
     list_display = ["run", "sequence", "event_hash", "seen_at"]
     ordering = ["-id"]
 
 
 @admin.register(Divergence)
 class DivergenceAdmin(OfRunAdmin):
+    list_filter = [ConstantFilter.of("code", DIVERGENCES)]
     list_display = ["run", "sequence", "code", "source_path", "found_at", "last_found_at"]
     ordering = ["-id"]

@@ -46,6 +46,7 @@ EVENT_MISSING: Final = "event-missing"
 EVENT_CHANGED: Final = "event-changed"
 CHAIN_SHORTER: Final = "chain-shorter"
 HEAD_DETACHED: Final = "head-detached"
+DIVERGENCES: Final = (EVENT_MISSING, EVENT_CHANGED, CHAIN_SHORTER, HEAD_DETACHED)
 
 _ATTEMPTS: Final = 5
 _BATCH: Final = 1_000

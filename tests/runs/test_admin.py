@@ -1,5 +1,6 @@
 """Django's admin over the tables of runs: listed, searchable, bounded, and never a way to change a history."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def superuser(db: None) -> Client:
     client = Client()
     client.force_login(User.objects.create_superuser("root", password="x"))
     return client
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_filter_of_every_table_answers(superuser: Client, state_home: Path, name: str) -> None:
+    mirror_state_home(state_home)
+    content = superuser.get(f"/admin/runs/{name}/").content.decode()
+    links = set(re.findall(r'href="(\?[a-z_]+=[a-z_-]+)"', content))
+    assert len(links) >= 1, "a table without a filter"
+    for link in links:
+        assert superuser.get(f"/admin/runs/{name}/{link}").status_code == 200
 
 
 def test_every_table_has_its_page() -> None:

@@ -1,0 +1,294 @@
+"""Leases of operations: acquire, renew, check, commit, interrupt, inspect; and reclaim what expired.
+
+A lease is live until its last millisecond is over. On PostgreSQL the database's clock decides, read when the row is locked;
+a caller may pass a time. Locks are taken in one order: a run, then its operations.
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from django.db import OperationalError, connections, transaction
+from django.db.models import QuerySet
+
+from cadence_admin.clock import now_ms
+from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
+from runs.append import StoreError, append_event
+from runs.lifecycle import OPERATION_STATES, TERMINAL_STATES, LifecycleError
+from runs.models import PRESENT, Operation, Run
+
+BATCH: Final = 100
+LEASE_KIND: Final = "lease"
+
+# JavaScript's /[a-z]/iu also takes these two letters, which fold to s and k.
+_LETTER: Final = "A-Za-z0-9\u017f\u212a"
+_IDENTIFIER = re.compile(rf"[{_LETTER}](?:[{_LETTER}._:-]{{0,126}}[{_LETTER}])?")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationLease:
+    """A lease as its holder has it. The token is the holder's secret."""
+
+    run_id: str
+    operation_id: str
+    token: str = field(repr=False)
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """What an operation is at; `outcome` of a committed one, `expires_at` of a running one."""
+
+    state: str
+    outcome: dict[str, Any] | None = None
+    expires_at: int | None = None
+
+
+def require_identifier(value: object, label: str) -> None:
+    """Raises `StoreError` (`invalid-<label>`)."""
+    if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
+        raise StoreError(f"invalid-{label}")
+
+
+def require_ttl(ttl_ms: object, now: int = 0) -> None:
+    """Raises `StoreError` (`invalid-lease-ttl`): no whole milliseconds, or an end that can't be told."""
+    if not is_safe_integer(ttl_ms) or not 1 <= ttl_ms <= MAX_SAFE_INTEGER - now:  # type: ignore[operator]
+        raise StoreError("invalid-lease-ttl")
+
+
+def database_now(using: str) -> int:
+    """The clock that decides, in milliseconds: the database's on PostgreSQL, this host's on SQLite."""
+    connection = connections[using]
+    if connection.vendor != "postgresql":
+        return now_ms()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+        return int(cursor.fetchone()[0])
+
+
+def is_live(operation: Operation, now: int) -> bool:
+    """Whether somebody holds the operation's lease at `now`."""
+    return (
+        operation.state == "running"
+        and operation.lease_token is not None
+        and operation.lease_expires_at is not None
+        and operation.lease_expires_at >= now
+    )
+
+
+def acquire(
+    run: Run,
+    operation_id: str,
+    ttl_ms: int,
+    *,
+    now: int,
+    preempt: bool = False,
+    exclusive: bool = False,
+    new_token: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> OperationLease:
+    """Take or share the lease of an operation; the caller has locked the run.
+
+    A live lease is shared (its own token is given), taken from its holder with `preempt`, and refused with `exclusive`
+    (`operation-already-running`). Acquiring a committed operation starts it anew and drops its outcome.
+    """
+    require_ttl(ttl_ms, now)
+    existing = locked(run, operation_id)
+    if existing is not None and is_live(existing, now) and not preempt:
+        if exclusive:
+            raise StoreError("operation-already-running", f"operation {operation_id} is running under a live lease")
+        assert existing.lease_token is not None
+        assert existing.lease_expires_at is not None
+        return OperationLease(run.run_id, operation_id, existing.lease_token, existing.lease_expires_at)
+    operation = existing or Operation(run=run, operation_id=operation_id, kind=LEASE_KIND)
+    operation.state = "running"
+    operation.outcome_json = None
+    operation.lease_token = new_token()
+    operation.lease_held = True
+    operation.lease_expires_at = now + ttl_ms
+    operation.save(using=run._state.db)
+    return OperationLease(run.run_id, operation_id, operation.lease_token, operation.lease_expires_at)
+
+
+def locked(run: Run, operation_id: str) -> Operation | None:
+    """The operation, with its row locked."""
+    rows = Operation.objects.using(run._state.db).select_for_update(no_key=True, of=("self",))
+    return rows.filter(run=run, operation_id=operation_id).first()
+
+
+def held(run: Run, lease: OperationLease, now: int) -> Operation:
+    """The operation of a live lease, with its row locked. Raises `StoreError` (`lease-fenced`)."""
+    operation = locked(run, lease.operation_id)
+    if operation is None or not is_live(operation, now) or operation.lease_token != lease.token:
+        raise StoreError("lease-fenced", f"the lease of operation {lease.operation_id} is not held any more")
+    return operation
+
+
+def settle(operation: Operation, state: Literal["committed", "interrupted"], outcome: str | None) -> None:
+    """End a locked operation: its lease is gone, its outcome stays."""
+    operation.state = state
+    operation.outcome_json = outcome
+    operation.lease_token = None
+    operation.lease_held = False
+    operation.lease_expires_at = None
+    operation.save(using=operation._state.db)
+
+
+def status_of(operation: Operation) -> OperationStatus:
+    """Raises `StoreError` (`operation-state-invalid`, `operation-outcome-invalid`)."""
+    if operation.state not in OPERATION_STATES:
+        raise StoreError("operation-state-invalid")
+    outcome = None
+    if operation.outcome_json is not None:
+        try:
+            outcome = parse_json(operation.outcome_json)
+        except JsonError:
+            outcome = None
+        if not isinstance(outcome, dict):
+            raise StoreError("operation-outcome-invalid")
+    return OperationStatus(operation.state, outcome, operation.lease_expires_at)
+
+
+def outcome_text(outcome: object) -> str:
+    """Raises `StoreError` (`operation-outcome-invalid`)."""
+    if not isinstance(outcome, dict):
+        raise StoreError("operation-outcome-invalid", "an outcome is an object")
+    return stringify(outcome)
+
+
+# Reclaiming
+
+Result = Literal["reclaimed", "renewed", "busy", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What became of one operation: reclaimed; renewed meanwhile (or never expired); busy, locked by somebody right now;
+    gone, not running any more. `paused` tells whether its run was paused with it."""
+
+    run_id: str
+    operation_id: str
+    result: Result
+    overdue_ms: int = 0
+    paused: bool = False
+
+
+def expired(using: str = "default", *, now: int, root_hash: str = "", older_than_ms: int = 0) -> QuerySet[Operation]:
+    """Operations of runs of ours whose lease ran out more than `older_than_ms` ago, the longest first."""
+    rows = Operation.objects.using(using).filter(
+        PRESENT, state="running", lease_expires_at__lt=now - older_than_ms, run__state_root__path=""
+    )
+    if root_hash:
+        rows = rows.filter(run__state_root__root_hash=root_hash)
+    return rows.order_by("lease_expires_at", "id")
+
+
+def reclaim(
+    *,
+    using: str = "default",
+    operations: Iterable[int] | None = None,
+    root_hash: str = "",
+    older_than_ms: int = 0,
+    limit: int | None = None,
+    pause: bool = False,
+    now: int | None = None,
+    dry_run: bool = False,
+) -> Iterator[Reclaimed]:
+    """Interrupt operations whose lease ran out: those named by primary key, or all that match. With `pause` their runs are
+    paused too, by an `operation-interrupted` event.
+
+    A live lease is never taken: expiry is decided under the row's lock. Several reclaimers share the work, in bounded
+    batches, and never wait for each other or for a worker; what somebody has locked right now is reported as busy.
+    """
+    chosen = None if operations is None else list(operations)
+    seen: set[int] = set()
+    left = limit
+    while left is None or left > 0:
+        size = BATCH if left is None else min(BATCH, left)
+        moment = database_now(using) if now is None else now
+        if dry_run:
+            batch = [_as_result(row, moment) for row in _selected(using, moment, chosen, root_hash, older_than_ms, seen)[:size]]
+            yield from (result for _, result in batch)
+        else:
+            with transaction.atomic(using=using):
+                rows = _selected(using, moment, chosen, root_hash, older_than_ms, seen)
+                rows = rows.select_for_update(no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",))
+                batch = [(row.pk, _reclaim_one(row, moment, pause)) for row in rows[:size]]
+            yield from (result for _, result in batch)
+        seen.update(pk for pk, _ in batch)
+        left = None if left is None else left - len(batch)
+        if len(batch) < size:
+            break
+    if not dry_run:
+        yield from _rest(using, chosen, root_hash, older_than_ms, seen, now, limit)
+
+
+def _selected(
+    using: str, moment: int, chosen: list[int] | None, root_hash: str, older_than_ms: int, seen: set[int]
+) -> QuerySet[Operation]:
+    rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms).select_related("run__state_root")
+    if chosen is not None:
+        rows = rows.filter(pk__in=[pk for pk in chosen if pk not in seen])
+    elif seen:
+        rows = rows.exclude(pk__in=seen)
+    return rows
+
+
+def _as_result(row: Operation, moment: int) -> tuple[int, Reclaimed]:
+    assert row.lease_expires_at is not None
+    return row.pk, Reclaimed(row.run.run_id, row.operation_id, "reclaimed", moment - row.lease_expires_at)
+
+
+def _reclaim_one(row: Operation, moment: int, pause: bool) -> Reclaimed:
+    assert row.lease_expires_at is not None
+    overdue = moment - row.lease_expires_at
+    paused = False
+    if pause:
+        try:
+            # Its own savepoint: the run may be locked by somebody who then asks for this operation. Nobody waits.
+            with transaction.atomic(using=row._state.db):
+                paused = _pause(row, moment)
+                settle(row, "interrupted", None)
+        except OperationalError:
+            return Reclaimed(row.run.run_id, row.operation_id, "busy", overdue)
+    else:
+        settle(row, "interrupted", None)
+    return Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue, paused)
+
+
+def _pause(row: Operation, moment: int) -> bool:
+    runs = Run.objects.using(row._state.db).select_related("state_root")
+    nowait = connections[row._state.db or "default"].vendor == "postgresql"
+    run = runs.select_for_update(no_key=True, nowait=nowait, of=("self",)).get(pk=row.run_id)
+    if run.state in TERMINAL_STATES:
+        return False
+    try:
+        append_event(run, "operation-interrupted", {"operationId": row.operation_id}, moment)
+    except LifecycleError:
+        return False
+    return True
+
+
+def _rest(
+    using: str,
+    chosen: list[int] | None,
+    root_hash: str,
+    older_than_ms: int,
+    seen: set[int],
+    now: int | None,
+    limit: int | None,
+) -> Iterator[Reclaimed]:
+    """What was asked for and not reclaimed, and why."""
+    moment = database_now(using) if now is None else now
+    if chosen is None:
+        if limit is None:
+            for row in _selected(using, moment, None, root_hash, older_than_ms, seen)[:BATCH]:
+                yield Reclaimed(row.run.run_id, row.operation_id, "busy", _as_result(row, moment)[1].overdue_ms)
+        return
+    rows = Operation.objects.using(using).select_related("run")
+    for row in rows.filter(pk__in=[pk for pk in chosen if pk not in seen]).order_by("pk"):
+        result: Result = "gone"
+        if row.state == "running" and row.lease_expires_at is not None:
+            result = "busy" if row.lease_expires_at < moment else "renewed"
+        yield Reclaimed(row.run.run_id, row.operation_id, result)

@@ -208,12 +208,17 @@ def reclaim(
         size = BATCH if left is None else min(BATCH, left)
         moment = database_now(using) if now is None else now
         if dry_run:
-            batch = [_as_result(row, moment) for row in _selected(using, moment, chosen, root_hash, older_than_ms, seen)[:size]]
+            batch = [
+                _as_result(row, moment)
+                for row in _selected(using, moment, chosen, root_hash, older_than_ms, seen)[:size]
+            ]
             yield from (result for _, result in batch)
         else:
             with transaction.atomic(using=using):
                 rows = _selected(using, moment, chosen, root_hash, older_than_ms, seen)
-                rows = rows.select_for_update(no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",))
+                rows = rows.select_for_update(
+                    no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
+                )
                 batch = [(row.pk, _reclaim_one(row, moment, pause)) for row in rows[:size]]
             yield from (result for _, result in batch)
         seen.update(pk for pk, _ in batch)
@@ -227,7 +232,9 @@ def reclaim(
 def _selected(
     using: str, moment: int, chosen: list[int] | None, root_hash: str, older_than_ms: int, seen: set[int]
 ) -> QuerySet[Operation]:
-    rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms).select_related("run__state_root")
+    rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms).select_related(
+        "run__state_root"
+    )
     if chosen is not None:
         rows = rows.filter(pk__in=[pk for pk in chosen if pk not in seen])
     elif seen:

@@ -35,7 +35,8 @@ def ensure_local_accounts(password: str) -> list[str]:
                 user.user_permissions.set(
                     Permission.objects.filter(content_type__app_label="runs", codename__startswith="view_")
                 )
-                user.user_permissions.add(Permission.objects.get(codename="change_stateroot"))
+                allowed = ("change_stateroot", "move_run", "reclaim_operation")
+                user.user_permissions.add(*Permission.objects.filter(codename__in=allowed))
         if user.check_password(password) and user.groups.filter(pk=group.pk).exists():
             names.append(name)
     return names

@@ -5,12 +5,16 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from cadence_admin import views
+
 admin.site.site_header = admin.site.site_title = "Cadence Admin"
 admin.site.index_title = "Tables"
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs:list"), name="home"),
     path("runs/", include("runs.urls")),
+    path("leases/", views.lease_list, name="leases"),
+    path("leases/reclaim/", views.lease_reclaim, name="lease-reclaim"),
     path("sign-in/", LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True), name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),

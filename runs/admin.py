@@ -19,6 +19,7 @@ from runs.models import (
     DeliveryBinding,
     Divergence,
     Event,
+    LeaseEvent,
     Operation,
     RouteHealth,
     Run,
@@ -26,6 +27,8 @@ from runs.models import (
     Task,
     WorkspaceRevision,
 )
+from runs.reclaiming import MOST_AT_ONCE, reclaim
+from runs.source import SourceError
 from runs.verification import OK
 from runs.views import LARGEST_VERIFIED_HERE
 
@@ -145,6 +148,32 @@ class OperationAdmin(OfRunAdmin):
     list_display = ["operation_id", "run", "kind", "state", "lease_held", "lease_expires_at", "missing_since"]
     list_filter = [ConstantFilter.of("state", OPERATION_STATES), IN_SOURCE]
     hidden = ("lease_token",)
+    actions = ["reclaim"]
+
+    def has_reclaim_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("runs.reclaim_operation")
+
+    @admin.action(description="Reclaim expired leases", permissions=["reclaim"])
+    def reclaim(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:
+        """Interrupt the selected operations whose lease ran out."""
+        chosen = list(queryset.values_list("pk", flat=True)[: MOST_AT_ONCE + 1])
+        if len(chosen) > MOST_AT_ONCE:
+            self.message_user(request, f"At most {MOST_AT_ONCE} operations at once.", messages.ERROR)
+            return
+        try:
+            for result in reclaim(operations=chosen, actor=request.user.get_username(), reason="Django admin"):
+                level = messages.SUCCESS if result.result == "reclaimed" else messages.WARNING
+                self.message_user(request, f"{result.operation_id} of {result.run_id}: {result.result}", level)
+        except SourceError as error:
+            self.message_user(request, f"{error.code}: {error}", messages.ERROR)
+
+
+@admin.register(LeaseEvent)
+class LeaseEventAdmin(ReadOnlyAdmin):
+    list_filter = [ConstantFilter.of("kind", (LeaseEvent.RECLAIMED, LeaseEvent.REFUSED))]
+    list_display = ["operation", "kind", "actor", "reason", "overdue_ms", "paused", "happened_at"]
+    list_select_related = ["operation"]
+    search_fields = ["operation__run__run_id__exact", "operation__operation_id__exact"]
 
 
 @admin.register(DeliveryBinding)

@@ -17,7 +17,7 @@ from cadence_admin.clock import now_ms
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
 from runs.append import StoreError, append_event
 from runs.lifecycle import OPERATION_STATES, TERMINAL_STATES, LifecycleError
-from runs.models import PRESENT, Operation, Run
+from runs.models import PRESENT, LeaseEvent, Operation, Run
 
 BATCH: Final = 100
 LEASE_KIND: Final = "lease"
@@ -192,6 +192,8 @@ def reclaim(
     older_than_ms: int = 0,
     limit: int | None = None,
     pause: bool = False,
+    actor: str = "",
+    reason: str = "",
     now: int | None = None,
     dry_run: bool = False,
 ) -> Iterator[Reclaimed]:
@@ -199,7 +201,8 @@ def reclaim(
     paused too, by an `operation-interrupted` event.
 
     A live lease is never taken: expiry is decided under the row's lock. Several reclaimers share the work, in bounded
-    batches, and never wait for each other or for a worker; what somebody has locked right now is reported as busy.
+    batches, and never wait for each other or for a worker; what somebody has locked right now is reported as busy. Who did
+    it and why is kept with each operation.
     """
     chosen = None if operations is None else list(operations)
     seen: set[int] = set()
@@ -219,7 +222,7 @@ def reclaim(
                 rows = rows.select_for_update(
                     no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
                 )
-                batch = [(row.pk, _reclaim_one(row, moment, pause)) for row in rows[:size]]
+                batch = [(row.pk, _reclaim_one(row, moment, pause, actor, reason)) for row in rows[:size]]
             yield from (result for _, result in batch)
         seen.update(pk for pk, _ in batch)
         left = None if left is None else left - len(batch)
@@ -247,7 +250,7 @@ def _as_result(row: Operation, moment: int) -> tuple[int, Reclaimed]:
     return row.pk, Reclaimed(row.run.run_id, row.operation_id, "reclaimed", moment - row.lease_expires_at)
 
 
-def _reclaim_one(row: Operation, moment: int, pause: bool) -> Reclaimed:
+def _reclaim_one(row: Operation, moment: int, pause: bool, actor: str, reason: str) -> Reclaimed:
     assert row.lease_expires_at is not None
     overdue = moment - row.lease_expires_at
     paused = False
@@ -257,11 +260,34 @@ def _reclaim_one(row: Operation, moment: int, pause: bool) -> Reclaimed:
             with transaction.atomic(using=row._state.db):
                 paused = _pause(row, moment)
                 settle(row, "interrupted", None)
+                note_reclaimed(row, moment, overdue, actor=actor, reason=reason, paused=paused)
         except OperationalError:
             return Reclaimed(row.run.run_id, row.operation_id, "busy", overdue)
     else:
         settle(row, "interrupted", None)
+        note_reclaimed(row, moment, overdue, actor=actor, reason=reason)
     return Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue, paused)
+
+
+def note_reclaimed(
+    row: Operation, moment: int, overdue_ms: int, *, actor: str, reason: str, paused: bool = False
+) -> None:
+    """Keep who reclaimed an operation, and why."""
+    row.lease_events.create(
+        kind=LeaseEvent.RECLAIMED,
+        actor=actor,
+        reason=reason,
+        overdue_ms=overdue_ms,
+        paused=paused,
+        happened_at=moment,
+    )
+
+
+def note_refused(run: Run, operation_id: str, tried: str, moment: int) -> None:
+    """Keep that a holder came too late, and what it tried."""
+    operation = Operation.objects.using(run._state.db).filter(run=run, operation_id=operation_id).first()
+    if operation is not None:
+        operation.lease_events.create(kind=LeaseEvent.REFUSED, reason=tried, happened_at=moment)
 
 
 def _pause(row: Operation, moment: int) -> bool:

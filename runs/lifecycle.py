@@ -14,6 +14,7 @@ Projection = dict[str, Any]
 STAGES: Final = ("abel-design", "abel-implement")
 GATES: Final = ("gate-a", "gate-b")
 OPERATION_STATES: Final = ("running", "committed", "interrupted")
+COMMANDS: Final = ("status", "resume", "rebind", "cancel", "discard")
 TERMINAL_STATES: Final = ("completed", "discarded", "rejected")
 EVENT_TYPES: Final = ("run-created", "change-bound", "delivery-bound", "state-transitioned", "operation-interrupted")
 TASK_STATES: Final = (

@@ -139,6 +139,7 @@ class Run(Kept):
 
     class Meta:
         ordering = ["-id"]
+        permissions = [("move_run", "Can move a run to another state")]
         constraints = [
             models.UniqueConstraint(fields=["state_root", "run_id"], name="run_unique_per_root"),
             models.UniqueConstraint(
@@ -253,6 +254,7 @@ class Operation(Kept):
 
     class Meta:
         ordering = ["-id"]
+        permissions = [("reclaim_operation", "Can reclaim expired leases")]
         constraints = [
             models.UniqueConstraint(fields=["run", "operation_id"], name="operation_unique"),
             _one_of("state", OPERATION_STATES, "operation_state_known"),
@@ -265,6 +267,30 @@ class Operation(Kept):
 
     def __str__(self) -> str:
         return str(self.operation_id)
+
+
+class LeaseEvent(models.Model):
+    """What happened to the lease of an operation from outside: it was reclaimed, or a holder came too late."""
+
+    RECLAIMED = "reclaimed"
+    REFUSED = "refused"
+
+    operation = models.ForeignKey(Operation, models.PROTECT, related_name="lease_events", db_index=False)
+    kind = models.CharField(max_length=20)
+    actor = models.CharField(max_length=150, blank=True, help_text="who reclaimed; empty for a worker or a command")
+    reason = models.TextField(blank=True, help_text="why, or what the late holder tried")
+    overdue_ms = models.BigIntegerField(null=True, blank=True)
+    paused = models.BooleanField(default=False)
+    happened_at = MillisecondsField()
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name = "lease event"
+        constraints = [_one_of("kind", ("reclaimed", "refused"), "lease_event_kind_known")]
+        indexes = [models.Index(fields=["operation", "-id"], name="lease_event_by_operation")]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.kind}"
 
 
 class RouteHealth(Kept):

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from django.db.models.functions import Left, Length
 
 from cadence_admin.errors import ServiceError
 from runs.chain import Event as ChainEvent
 from runs.chain import Link, check_links
-from runs.models import BROKEN, PRESENT, Event, Operation, Run, StateRoot
+from runs.models import BROKEN, PRESENT, Event, LeaseEvent, Operation, Run, StateRoot
 
 PAGE_SIZE: Final = 50
 CHAIN_PAGE_SIZE: Final = 50
@@ -76,6 +76,63 @@ class ChainPage:
 def expired_leases(now: int) -> QuerySet[Operation]:
     """Operations that are marked running under a lease that ran out before `now` (milliseconds)."""
     return Operation.objects.filter(PRESENT, state="running", lease_expires_at__lt=now)
+
+
+LEASE_VIEWS: Final = ("expired", "expiring", "live")
+EXPIRING_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePage:
+    """One page of leases, the one that ends first at the top, and the key of the next (None at the end)."""
+
+    rows: list[Operation]
+    next_key: str | None
+
+
+def list_leases(view: str, now: int, *, root_id: int | None = None, after: str | None = None) -> LeasePage:
+    """Running operations whose lease is expired, ends within a minute, or is live; `after` is a `next_key`.
+
+    Raises `ServiceError` (`invalid-key`).
+    """
+    rows = Operation.objects.filter(PRESENT, state="running", lease_expires_at__isnull=False)
+    match view:
+        case "expired":
+            rows = rows.filter(lease_expires_at__lt=now)
+        case "expiring":
+            rows = rows.filter(lease_expires_at__gte=now, lease_expires_at__lt=now + EXPIRING_MS)
+        case _:
+            rows = rows.filter(lease_expires_at__gte=now)
+    if root_id is not None:
+        rows = rows.filter(run__state_root_id=root_id)
+    if after is not None:
+        moment, _, key = after.partition(".")
+        if not (moment.lstrip("-").isdecimal() and key.isdecimal() and len(after) < 40 and after.isascii()):
+            raise ServiceError("invalid-key", "That page was never given out.")
+        rows = rows.filter(Q(lease_expires_at__gt=int(moment)) | Q(lease_expires_at=int(moment), pk__gt=int(key)))
+    found = list(
+        rows.select_related("run__state_root")
+        .defer("lease_token", "outcome_json", "run__projection_json", "run__verified_projection_json")
+        .order_by("lease_expires_at", "pk")[: PAGE_SIZE + 1]
+    )
+    more = len(found) > PAGE_SIZE
+    last = found[PAGE_SIZE - 1] if more else None
+    return LeasePage(found[:PAGE_SIZE], f"{last.lease_expires_at}.{last.pk}" if last else None)
+
+
+def operations_by_pk(pks: list[int]) -> list[Operation]:
+    """Operations by primary key, with their runs."""
+    return list(
+        Operation.objects.filter(pk__in=pks)
+        .select_related("run__state_root")
+        .defer("lease_token", "outcome_json", "run__projection_json", "run__verified_projection_json")
+        .order_by("lease_expires_at", "pk")
+    )
+
+
+def recent_lease_events(limit: int = 10) -> list[LeaseEvent]:
+    """The latest reclaimed operations and late holders."""
+    return list(LeaseEvent.objects.select_related("operation__run__state_root").order_by("-pk")[:limit])
 
 
 def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: int = PAGE_SIZE) -> Page[Run]:

@@ -54,6 +54,8 @@ def reclaim(
     older_than_ms: int = 0,
     limit: int | None = None,
     pause: bool = False,
+    actor: str = "",
+    reason: str = "",
     dry_run: bool = False,
 ) -> Iterator[Reclaimed]:
     """As `runs.leases.reclaim`, for runs of ours and mirrored ones. Of a mirrored run only the operation is interrupted,
@@ -66,6 +68,8 @@ def reclaim(
         older_than_ms=older_than_ms,
         limit=limit,
         pause=pause,
+        actor=actor,
+        reason=reason,
         dry_run=dry_run,
     ):
         left = left if left is None else left - 1
@@ -83,14 +87,16 @@ def reclaim(
     for row in picked:
         by_source[row.run.state_root.path].append(row)
     for path, its_own in by_source.items():
-        yield from reclaim_in_source(Path(path), its_own, moment - older_than_ms)
+        yield from reclaim_in_source(Path(path), its_own, moment - older_than_ms, actor=actor, reason=reason)
 
 
 def _ours(chosen: list[int]) -> list[int]:
     return list(Operation.objects.filter(pk__in=chosen, run__state_root__path="").values_list("pk", flat=True))
 
 
-def reclaim_in_source(path: Path, operations: list[Operation], before: int) -> list[Reclaimed]:
+def reclaim_in_source(
+    path: Path, operations: list[Operation], before: int, *, actor: str = "", reason: str = ""
+) -> list[Reclaimed]:
     """Interrupt operations in a `control.sqlite3` whose leases ran out before `before` (ms), as its own program does: one
     immediate transaction, expiry decided in the statement, nothing else touched. The mirror follows at once.
 
@@ -119,6 +125,9 @@ def reclaim_in_source(path: Path, operations: list[Operation], before: int) -> l
     except sqlite3.Error as error:
         raise SourceError("run-store-unwritable", f"{path} can't be written to: {error}.") from error
     mirror_store(path, recheck=False)
+    for row, result in zip(operations, results, strict=True):
+        if result.result == "reclaimed":
+            leases.note_reclaimed(row, now_ms(), result.overdue_ms, actor=actor, reason=reason)
     return results
 
 

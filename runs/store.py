@@ -154,7 +154,7 @@ class RunStore:
     ) -> Projection:
         """Move a run, with a code if it pauses for a reason; under a lease, only while it is held."""
         require_identifier(operation_id, "operation-id")
-        with self._changing(run_id) as run:
+        with self._fencing(lease, f"move to {to}"), self._changing(run_id) as run:
             self._check(run, lease)
             replayed = self._replayed(run, operation_id, "state-transitioned")
             if replayed is not None:
@@ -170,7 +170,7 @@ class RunStore:
     def bind_delivery(self, delivery: Delivery) -> Projection:
         """Bind a delivery at its gate; the same again is the same."""
         delivery.require()
-        with self._changing(delivery.run_id) as run:
+        with self._fencing(delivery.lease, "bind a delivery"), self._changing(delivery.run_id) as run:
             return self._bound(run, delivery)
 
     def bind_delivery_atomically(self, delivery: Delivery, write: Write) -> Projection:
@@ -187,7 +187,7 @@ class RunStore:
         tokens = {delivery.lease.token if delivery.lease else None for delivery in deliveries}
         if len(tokens) > 1 or any(delivery.run_id != first.run_id for delivery in deliveries) or not callable(write):
             raise StoreError("delivery-binding-write-invalid")
-        with self._changing(first.run_id) as run:
+        with self._fencing(first.lease, "bind deliveries"), self._changing(first.run_id) as run:
             for delivery in deliveries:
                 projection = self._bound(run, delivery)
             write(connections[self.using])
@@ -215,7 +215,7 @@ class RunStore:
     def renew_lease(self, lease: OperationLease, ttl_ms: int) -> OperationLease:
         """Hold a live lease for `ttl_ms` from now on."""
         require_ttl(ttl_ms)
-        with transaction.atomic(using=self.using):
+        with self._fencing(lease, "renew"), transaction.atomic(using=self.using):
             operation = self._held(lease)
             now = self._now()
             require_ttl(ttl_ms, now)
@@ -231,13 +231,13 @@ class RunStore:
     def commit_lease(self, lease: OperationLease, outcome: dict[str, Any]) -> dict[str, Any]:
         """End an operation with its outcome."""
         text = leases.outcome_text(outcome)
-        with transaction.atomic(using=self.using):
+        with self._fencing(lease, "commit"), transaction.atomic(using=self.using):
             leases.settle(self._held(lease), "committed", text)
         return outcome
 
     def interrupt_lease(self, lease: OperationLease) -> None:
         """End an operation without one."""
-        with transaction.atomic(using=self.using):
+        with self._fencing(lease, "interrupt"), transaction.atomic(using=self.using):
             leases.settle(self._held(lease), "interrupted", None)
 
     def inspect_operation(self, run_id: str, operation_id: str) -> OperationStatus | None:
@@ -302,6 +302,17 @@ class RunStore:
             if root:  # its lookup key is to change, and the root's lock guards those
                 self._locked_root()
             yield self._run(run_id, lock=True)
+
+    @contextmanager
+    def _fencing(self, lease: OperationLease | None, tried: str) -> Any:
+        """Outside the transaction: a refused attempt rolls back, and is noted all the same."""
+        try:
+            yield
+        except StoreError as error:
+            run = self._runs().filter(run_id=lease.run_id).first() if lease and error.code == "lease-fenced" else None
+            if lease is not None and run is not None:
+                leases.note_refused(run, lease.operation_id, tried, self._now())
+            raise
 
     def _locked_root(self) -> StateRoot:
         moment = self._now()

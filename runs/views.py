@@ -1,8 +1,11 @@
 """Pages of runs: ask a query or call a service, and render."""
 
+import re
+import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
@@ -14,13 +17,17 @@ from cadence_admin.clock import now_ms
 from cadence_admin.errors import ServiceError
 from cadence_admin.requests import HttpRequest, wants_fragment
 from runs import queries, wording
+from runs.append import StoreError
 from runs.forms import RunFilterForm
 from runs.integrity import verify_stored
-from runs.lifecycle import commands_awaiting_delivery, legal_commands
+from runs.lifecycle import COMMANDS, LEGAL_MOVES, LifecycleError, commands_awaiting_delivery, legal_commands
 from runs.models import Run
+from runs.store import RunStore
 
 LARGEST_VERIFIED_HERE: Final = 250_000
 ASIDE_SIZE: Final = 5
+# What a person may give as the code of a move.
+CODE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 vary_on_htmx = vary_on_headers("HX-Request", "HX-History-Restore-Request")
 
@@ -127,6 +134,29 @@ def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
     return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
 
 
+@require_POST
+def run_move(request: HttpRequest, run_id: str) -> HttpResponse:
+    """`POST /runs/<run_id>/move/`: move a run of ours, from the state that the person saw, with a code."""
+    if not request.user.has_perm("runs.move_run"):
+        raise PermissionDenied
+    run = _run(request, run_id)
+    if isinstance(run, list):
+        return _choose(request, run)
+    code = request.POST.get("code", "")
+    if not CODE.fullmatch(code):
+        refusal = "A move needs a code: a lower-case word such as awaiting-operator."
+        return _render_run(request, run, refusal=refusal, status=422)
+    if request.POST.get("sequence") != str(run.sequence):
+        refusal = "The run has moved since you looked at it. Nothing was done; this is how it stands now."
+        return _render_run(request, run, refusal=refusal, status=409)
+    store = RunStore(run.state_root.root_hash)
+    try:
+        store.transition(run.run_id, request.POST.get("to", ""), f"console-{uuid.uuid4()}", code=code)
+    except (StoreError, LifecycleError) as error:
+        return _render_run(request, run, refusal=f"That was refused: {error} ({error.code}).", status=422)
+    return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
+
+
 @require_GET
 def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
     """`/runs/<run_id>/<kind>/`: all rows of one table that belong to a run."""
@@ -158,6 +188,8 @@ def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: in
         .order_by("lease_expires_at")[:ASIDE_SIZE],
         "commands": legal_commands(run.state),
         "awaiting_delivery": commands_awaiting_delivery(run.state),
+        "other_commands": [command for command in COMMANDS if command not in legal_commands(run.state)],
+        "targets": () if run.state_root.path else LEGAL_MOVES[run.state],
         "chain": queries.chain_page(run, upto=_number(request, "upto")),
         "records": [record for record in records if record[2].items],
         "routes": run.state_root.routes.all()[:ASIDE_SIZE],

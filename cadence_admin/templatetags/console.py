@@ -63,8 +63,9 @@ def state(name: str) -> SafeString:
 
 
 @register.simple_tag
-def when(milliseconds: int | None) -> SafeString:
-    """A moment: relative in the text, exact (UTC; with JavaScript local too) at hand."""
+def when(milliseconds: int | None, now: int | None = None) -> SafeString:
+    """A moment: relative in the text, exact (UTC; with JavaScript local too) at hand. Seen from `now` (milliseconds) where
+    another clock than this process's decides."""
     if milliseconds is None:
         return SafeString("never")
     if not 0 <= milliseconds <= _LAST_MS:
@@ -74,7 +75,7 @@ def when(milliseconds: int | None) -> SafeString:
         '<time datetime="{}" title="{} UTC">{}</time>',
         exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         exact.strftime("%Y-%m-%d %H:%M:%S"),
-        ago(milliseconds, now_ms()),
+        ago(milliseconds, now_ms() if now is None else now),
     )
 
 

@@ -12,8 +12,14 @@
     const text = `${number} ${unit}${number === 1 ? "" : "s"}`;
     return moment < now ? `${text} ago` : `in ${text}`;
   }
+  // Where the server's clock decides, its time is in the page: the difference to this machine's is kept.
+  let ahead = 0;
+  function keepTime() {
+    const given = document.querySelector("[data-now]")?.dataset.now;
+    ahead = given ? Number(given) - Date.now() : 0;
+  }
   function tick(root = document) {
-    const now = Date.now();
+    const now = Date.now() + ahead;
     for (const element of root.querySelectorAll("time[datetime]")) {
       const moment = Date.parse(element.dateTime);
       const text = relative(moment, now);
@@ -74,6 +80,10 @@
     htmx.ajax("GET", region.dataset.refresh, { target: region, swap: "outerHTML" });
   }, every);
 
-  document.addEventListener("htmx:afterSwap", () => tick());
+  document.addEventListener("htmx:afterSwap", () => {
+    keepTime();
+    tick();
+  });
+  keepTime();
   tick();
 })();

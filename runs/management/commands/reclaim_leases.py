@@ -29,6 +29,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--limit", type=int, metavar="N", help="at most N operations")
         parser.add_argument("--pause", action="store_true", help="pause the runs too (never a mirrored one)")
+        parser.add_argument("--reason", default="reclaim_leases", help="kept with each operation")
         parser.add_argument("--watch", type=float, metavar="SECONDS", help="go on, with a round every SECONDS")
         parser.add_argument("--json", action="store_true", help="print one JSON object for each operation")
 
@@ -61,6 +62,7 @@ class Command(BaseCommand):
                 older_than_ms=int(options["older_than"] * 1000),
                 limit=options["limit"],
                 pause=options["pause"],
+                reason=options["reason"],
                 dry_run=options["dry_run"],
             ):
                 whole = whole and result.result != "busy"

@@ -1,0 +1,91 @@
+"""Pages that join both halves: leases of operations, and of reconciliation workers."""
+
+from typing import Final
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET, require_POST
+
+from approvals.models import ReconciliationLease
+from cadence_admin.errors import ServiceError
+from cadence_admin.requests import HttpRequest
+from runs import queries
+from runs.leases import database_now
+from runs.models import Operation
+from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
+from runs.source import SourceError
+
+MOST_WORKERS: Final = 50
+LONGEST_REASON: Final = 500
+RECLAIM: Final = "runs.reclaim_operation"
+
+
+@require_GET
+def lease_list(request: HttpRequest) -> HttpResponse:
+    """`/leases/`: who holds what, and what ran out."""
+    view = request.GET.get("show", "expired")
+    if view not in queries.LEASE_VIEWS:
+        raise Http404
+    roots = queries.state_roots()
+    wanted = request.GET.get("root", "")
+    root_id = next((root.pk for root in roots if root.root_hash == wanted), None)
+    if wanted and root_id is None:
+        raise Http404
+    now = database_now("default")
+    try:
+        page = queries.list_leases(view, now, root_id=root_id, after=request.GET.get("after"))
+    except ServiceError as error:
+        raise Http404(str(error)) from None
+    context = {
+        "view": view,
+        "views": queries.LEASE_VIEWS,
+        "roots": roots,
+        "wanted": wanted,
+        "page": page,
+        "refusals": _refusals(page.rows),
+        "events": queries.recent_lease_events(),
+        "workers": ReconciliationLease.objects.defer("token")[:MOST_WORKERS],
+        "may_reclaim": request.user.has_perm(RECLAIM),
+        "first": "after" not in request.GET,
+        "now": now,
+    }
+    return render(request, "leases/list.html", context)
+
+
+@require_POST
+def lease_reclaim(request: HttpRequest) -> HttpResponse:
+    """`POST /leases/reclaim/`: show what is about to be reclaimed, and with `confirmed` reclaim it.
+
+    The form carries the ids that the person saw; the filter is never run again.
+    """
+    if not request.user.has_perm(RECLAIM):
+        raise PermissionDenied
+    given = request.POST.getlist("operation")[:MOST_AT_ONCE]
+    if not all(text.isascii() and text.isdecimal() and len(text) < 19 for text in given):
+        raise Http404
+    chosen = [int(text) for text in given]
+    operations = queries.operations_by_pk(chosen)
+    now = database_now("default")
+    context = {"operations": operations, "runs": len({row.run_id for row in operations}), "now": now}
+    if "confirmed" not in request.POST:
+        context["ours"] = any(not row.run.state_root.path for row in operations)
+        return render(request, "leases/preview.html", context, status=200 if operations else 422)
+    try:
+        results = list(
+            reclaim(
+                operations=[row.pk for row in operations],
+                pause="pause" in request.POST,
+                actor=request.user.get_username(),
+                reason=request.POST.get("reason", "").strip()[:LONGEST_REASON],
+            )
+        )
+    except SourceError as error:
+        return render(request, "leases/results.html", context | {"refusal": error}, status=409)
+    return render(request, "leases/results.html", context | {"results": results})
+
+
+def _refusals(rows: list[Operation]) -> dict[str, str]:
+    """For each source of the rows why it can't be written to from here, where it can't."""
+    paths = {row.run.state_root.path for row in rows} - {""}
+    return {path: why for path in paths if (why := why_not_here(path))}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from django.db import OperationalError, connections, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from cadence_admin.clock import now_ms
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
@@ -174,10 +174,16 @@ class Reclaimed:
     paused: bool = False
 
 
+def ran_out(before: int) -> Q:
+    """Leases that ended before a moment, and those without an end: their holder can neither renew nor commit them, so a
+    running operation with such a lease would run for ever."""
+    return Q(lease_expires_at__lt=before) | Q(lease_expires_at__isnull=True)
+
+
 def expired(using: str = "default", *, now: int, root_hash: str = "", older_than_ms: int = 0) -> QuerySet[Operation]:
     """Operations of runs of ours whose lease ran out more than `older_than_ms` ago, the longest first."""
     rows = Operation.objects.using(using).filter(
-        PRESENT, state="running", lease_expires_at__lt=now - older_than_ms, run__state_root__path=""
+        PRESENT, ran_out(now - older_than_ms), state="running", run__state_root__path=""
     )
     if root_hash:
         rows = rows.filter(run__state_root__root_hash=root_hash)
@@ -246,13 +252,16 @@ def _selected(
 
 
 def _as_result(row: Operation, moment: int) -> tuple[int, Reclaimed]:
-    assert row.lease_expires_at is not None
-    return row.pk, Reclaimed(row.run.run_id, row.operation_id, "reclaimed", moment - row.lease_expires_at)
+    return row.pk, Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue_ms(row, moment))
+
+
+def overdue_ms(row: Operation, moment: int) -> int:
+    """How long ago the lease ran out; 0 for one without an end."""
+    return 0 if row.lease_expires_at is None else moment - row.lease_expires_at
 
 
 def _reclaim_one(row: Operation, moment: int, pause: bool, actor: str, reason: str) -> Reclaimed:
-    assert row.lease_expires_at is not None
-    overdue = moment - row.lease_expires_at
+    overdue = overdue_ms(row, moment)
     paused = False
     if pause:
         try:
@@ -322,6 +331,6 @@ def _rest(
     rows = Operation.objects.using(using).select_related("run")
     for row in rows.filter(pk__in=[pk for pk in chosen if pk not in seen]).order_by("pk"):
         result: Result = "gone"
-        if row.state == "running" and row.lease_expires_at is not None:
-            result = "busy" if row.lease_expires_at < moment else "renewed"
+        if row.state == "running":
+            result = "renewed" if row.lease_expires_at is not None and row.lease_expires_at >= moment else "busy"
         yield Reclaimed(row.run.run_id, row.operation_id, result)

@@ -262,7 +262,7 @@ class Operation(Kept):
         indexes = [
             models.Index(fields=["run", "-id"], name="operation_by_run"),
             models.Index(fields=["run", "lease_expires_at"], condition=HAS_LEASE, name="operation_lease_by_run"),
-            models.Index(fields=["lease_expires_at", "id"], condition=HAS_LEASE, name="operation_lease_by_expiry"),
+            models.Index(fields=["state", "lease_expires_at", "id"], name="operation_lease_by_expiry"),
         ]
 
     def __str__(self) -> str:

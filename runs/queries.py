@@ -80,6 +80,7 @@ def expired_leases(now: int) -> QuerySet[Operation]:
 
 LEASE_VIEWS: Final = ("expired", "expiring", "live")
 EXPIRING_MS: Final = 60_000
+MAX_ENDLESS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,14 @@ def list_leases(view: str, now: int, *, root_id: int | None = None, after: str |
     )
     more = len(found) > PAGE_SIZE
     last = found[PAGE_SIZE - 1] if more else None
-    return LeasePage(found[:PAGE_SIZE], f"{last.lease_expires_at}.{last.pk}" if last else None)
+    endless: list[Operation] = []
+    if view == "expired" and after is None:
+        # They end never and sort nowhere: the first page has them on top.
+        rows = Operation.objects.filter(PRESENT, state="running", lease_expires_at__isnull=True)
+        if root_id is not None:
+            rows = rows.filter(run__state_root_id=root_id)
+        endless = list(rows.select_related("run__state_root").defer("lease_token", "outcome_json")[:MAX_ENDLESS])
+    return LeasePage(endless + found[:PAGE_SIZE], f"{last.lease_expires_at}.{last.pk}" if last else None)
 
 
 def operations_by_pk(pks: list[int]) -> list[Operation]:

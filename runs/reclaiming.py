@@ -22,14 +22,14 @@ MOST_AT_ONCE: Final = 500
 
 _INTERRUPT: Final = (
     "UPDATE operations SET state = 'interrupted', lease_token = NULL, lease_expires_at = NULL "
-    "WHERE run_id = ? AND operation_id = ? AND state = 'running' AND lease_expires_at < ?"
+    "WHERE run_id = ? AND operation_id = ? AND state = 'running' AND (lease_expires_at < ? OR lease_expires_at IS NULL)"
 )
 
 
 def expired_in_sources(*, now: int, root_hash: str = "", older_than_ms: int = 0) -> QuerySet[Operation]:
     """Operations of mirrored runs whose lease ran out, as the mirror last saw them."""
     rows = Operation.objects.filter(
-        PRESENT, state="running", lease_expires_at__lt=now - older_than_ms, run__missing_since=None
+        PRESENT, leases.ran_out(now - older_than_ms), state="running", run__missing_since=None
     ).exclude(run__state_root__path="")
     if root_hash:
         rows = rows.filter(run__state_root__root_hash=root_hash)
@@ -81,7 +81,7 @@ def reclaim(
     picked = list(rows.select_related("run__state_root")[: MOST_AT_ONCE if left is None else min(left, MOST_AT_ONCE)])
     if dry_run:
         for row in picked:
-            yield Reclaimed(row.run.run_id, row.operation_id, "reclaimed", moment - (row.lease_expires_at or moment))
+            yield Reclaimed(row.run.run_id, row.operation_id, "reclaimed", leases.overdue_ms(row, moment))
         return
     by_source: dict[str, list[Operation]] = defaultdict(list)
     for row in picked:
@@ -136,6 +136,6 @@ def _interrupt(database: sqlite3.Connection, row: Operation, before: int) -> Rec
     query = "SELECT state, lease_expires_at FROM operations WHERE run_id = ? AND operation_id = ?"
     found = database.execute(query, (run_id, operation_id)).fetchone()
     if database.execute(_INTERRUPT, (run_id, operation_id, before)).rowcount == 1:
-        return Reclaimed(run_id, operation_id, "reclaimed", now_ms() - found[1])
-    result: Result = "renewed" if found is not None and found[0] == "running" and found[1] is not None else "gone"
+        return Reclaimed(run_id, operation_id, "reclaimed", 0 if found[1] is None else now_ms() - found[1])
+    result: Result = "renewed" if found is not None and found[0] == "running" else "gone"
     return Reclaimed(run_id, operation_id, result)

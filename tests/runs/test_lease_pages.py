@@ -63,6 +63,22 @@ def test_leases_are_told_apart(sign_in: SignIn, store: RunStore, run_id: str) ->
         assert client.get(f"/leases/?{query}").status_code == 404, query
 
 
+def test_a_lease_without_an_end_is_shown_and_can_be_reclaimed(sign_in: SignIn, store: RunStore, run_id: str) -> None:
+    """Its holder can't renew or commit it, and Cadence never recovers it."""
+    lease = store.acquire_lease(run_id, "endless", 60_000)
+    Operation.objects.filter(operation_id="endless").update(lease_expires_at=None)
+    with pytest.raises(StoreError):
+        store.commit_lease(lease, {})
+    client = sign_in("operator")
+    response = client.get("/leases/")
+    assert "has no end" in text_of(response)
+    assert "lease without an end" in text_of(client.get(f"/runs/{run_id}/"))
+    (pk,) = re.findall(r'name="operation" value="(\d+)"', response.content.decode())
+    assert "nobody can finish it" in text_of(client.post("/leases/reclaim/", {"operation": pk}))
+    client.post("/leases/reclaim/", {"operation": pk, "confirmed": "yes", "reason": "x"})
+    assert Operation.objects.get(pk=pk).state == "interrupted"
+
+
 def test_an_empty_page_says_that_all_is_well(sign_in: SignIn) -> None:
     text = text_of(sign_in("viewer").get("/leases/"))
     assert "No lease has expired." in text

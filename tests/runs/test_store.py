@@ -433,13 +433,16 @@ def test_of_many_moves_exactly_the_legal_ones_succeed(store: RunStore, run_id: s
 
 
 def test_one_key_started_by_many_is_one_run(store: RunStore) -> None:
-    found = in_threads(
-        *[
-            lambda number=number: store.start_run("abel-implement", f"op-{number}", change="same")
-            for number in range(16)
-        ]
-    )
-    assert {projection["runId"] for projection in found} == {Run.objects.get().run_id}
+    for change in ("new-root", "known-root", "once-more"):
+        found = in_threads(
+            *[
+                lambda number=number, change=change: store.start_run(
+                    "abel-implement", f"{change}-{number}", change=change
+                )
+                for number in range(16)
+            ]
+        )
+        assert {projection["runId"] for projection in found} == {Run.objects.get(change_name=change).run_id}
     assert StateRoot.objects.count() == 1
 
 

@@ -8,10 +8,10 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
 
 from approvals.models import ReconciliationLease
+from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
 from cadence_admin.requests import HttpRequest
 from runs import queries
-from runs.leases import database_now
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
 from runs.source import SourceError

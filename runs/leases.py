@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import psycopg.errors
 from django.db import OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
 
-from cadence_admin.clock import now_ms
+from cadence_admin.clock import database_now
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
 from runs.append import StoreError, append_event
 from runs.lifecycle import OPERATION_STATES, TERMINAL_STATES, LifecycleError
@@ -56,16 +57,6 @@ def require_ttl(ttl_ms: object, now: int = 0) -> None:
     """Raises `StoreError` (`invalid-lease-ttl`): no whole milliseconds, or an end that can't be told."""
     if not is_safe_integer(ttl_ms) or not 1 <= ttl_ms <= MAX_SAFE_INTEGER - now:  # type: ignore[operator]
         raise StoreError("invalid-lease-ttl")
-
-
-def database_now(using: str) -> int:
-    """The clock that decides, in milliseconds: the database's on PostgreSQL, this host's on SQLite."""
-    connection = connections[using]
-    if connection.vendor != "postgresql":
-        return now_ms()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
-        return int(cursor.fetchone()[0])
 
 
 def is_live(operation: Operation, now: int) -> bool:
@@ -180,11 +171,16 @@ def ran_out(before: int) -> Q:
     return Q(lease_expires_at__lt=before) | Q(lease_expires_at__isnull=True)
 
 
-def expired(using: str = "default", *, now: int, root_hash: str = "", older_than_ms: int = 0) -> QuerySet[Operation]:
-    """Operations of runs of ours whose lease ran out more than `older_than_ms` ago, the longest first."""
-    rows = Operation.objects.using(using).filter(
-        PRESENT, ran_out(now - older_than_ms), state="running", run__state_root__path=""
-    )
+def expired(
+    using: str = "default", *, now: int, root_hash: str = "", older_than_ms: int = 0, mirrored: bool = False
+) -> QuerySet[Operation]:
+    """Operations whose lease ran out more than `older_than_ms` ago, the longest first: of runs of ours, or of mirrored
+    runs as the mirror last saw them."""
+    rows = Operation.objects.using(using).filter(PRESENT, ran_out(now - older_than_ms), state="running")
+    if mirrored:
+        rows = rows.filter(run__missing_since=None).exclude(run__state_root__path="")
+    else:
+        rows = rows.filter(run__state_root__path="")
     if root_hash:
         rows = rows.filter(run__state_root__root_hash=root_hash)
     return rows.order_by("lease_expires_at", "id")
@@ -211,48 +207,50 @@ def reclaim(
     it and why is kept with each operation.
     """
     chosen = None if operations is None else list(operations)
-    seen: set[int] = set()
+    if dry_run:
+        moment = database_now(using) if now is None else now
+        for row in _selected(using, moment, chosen, root_hash, older_than_ms)[:limit].iterator():
+            yield as_reclaimed(row, moment, "reclaimed")
+        return
+    settled: set[int] = set()
+    busy: set[int] = set()
     left = limit
     while left is None or left > 0:
         size = BATCH if left is None else min(BATCH, left)
         moment = database_now(using) if now is None else now
-        if dry_run:
-            batch = [
-                _as_result(row, moment)
-                for row in _selected(using, moment, chosen, root_hash, older_than_ms, seen)[:size]
-            ]
-            yield from (result for _, result in batch)
-        else:
-            with transaction.atomic(using=using):
-                rows = _selected(using, moment, chosen, root_hash, older_than_ms, seen)
-                rows = rows.select_for_update(
-                    no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
-                )
-                batch = [(row.pk, _reclaim_one(row, moment, pause, actor, reason)) for row in rows[:size]]
-            yield from (result for _, result in batch)
-        seen.update(pk for pk, _ in batch)
+        with transaction.atomic(using=using):
+            rows = _selected(using, moment, chosen, root_hash, older_than_ms).exclude(pk__in=busy)
+            rows = rows.select_for_update(
+                no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
+            )
+            batch = [(row.pk, _reclaim_one(row, moment, pause, actor, reason)) for row in rows[:size]]
+        yield from (result for _, result in batch)
+        busy.update(pk for pk, result in batch if result.result == "busy")
+        if chosen is not None:
+            settled.update(pk for pk, _ in batch)
         left = None if left is None else left - len(batch)
         if len(batch) < size:
             break
-    if not dry_run:
-        yield from _rest(using, chosen, root_hash, older_than_ms, seen, now, limit)
+    moment = database_now(using) if now is None else now
+    if chosen is not None:
+        yield from _rest([pk for pk in chosen if pk not in settled], using, moment)
+    elif limit is None:
+        for row in _selected(using, moment, None, root_hash, older_than_ms).exclude(pk__in=busy)[:BATCH]:
+            yield as_reclaimed(row, moment, "busy")
 
 
 def _selected(
-    using: str, moment: int, chosen: list[int] | None, root_hash: str, older_than_ms: int, seen: set[int]
+    using: str, moment: int, chosen: list[int] | None, root_hash: str, older_than_ms: int
 ) -> QuerySet[Operation]:
-    rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms).select_related(
-        "run__state_root"
-    )
+    rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms)
     if chosen is not None:
-        rows = rows.filter(pk__in=[pk for pk in chosen if pk not in seen])
-    elif seen:
-        rows = rows.exclude(pk__in=seen)
-    return rows
+        rows = rows.filter(pk__in=chosen)
+    return rows.select_related("run__state_root")
 
 
-def _as_result(row: Operation, moment: int) -> tuple[int, Reclaimed]:
-    return row.pk, Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue_ms(row, moment))
+def as_reclaimed(row: Operation, moment: int, result: Result) -> Reclaimed:
+    """What became of a row whose lease had run out at `moment`."""
+    return Reclaimed(row.run.run_id, row.operation_id, result, overdue_ms(row, moment))
 
 
 def overdue_ms(row: Operation, moment: int) -> int:
@@ -270,8 +268,10 @@ def _reclaim_one(row: Operation, moment: int, pause: bool, actor: str, reason: s
                 paused = _pause(row, moment)
                 settle(row, "interrupted", None)
                 note_reclaimed(row, moment, overdue, actor=actor, reason=reason, paused=paused)
-        except OperationalError:
-            return Reclaimed(row.run.run_id, row.operation_id, "busy", overdue)
+        except OperationalError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            return as_reclaimed(row, moment, "busy")
     else:
         settle(row, "interrupted", None)
         note_reclaimed(row, moment, overdue, actor=actor, reason=reason)
@@ -312,24 +312,10 @@ def _pause(row: Operation, moment: int) -> bool:
     return True
 
 
-def _rest(
-    using: str,
-    chosen: list[int] | None,
-    root_hash: str,
-    older_than_ms: int,
-    seen: set[int],
-    now: int | None,
-    limit: int | None,
-) -> Iterator[Reclaimed]:
+def _rest(operations: list[int], using: str, moment: int) -> Iterator[Reclaimed]:
     """What was asked for and not reclaimed, and why."""
-    moment = database_now(using) if now is None else now
-    if chosen is None:
-        if limit is None:
-            for row in _selected(using, moment, None, root_hash, older_than_ms, seen)[:BATCH]:
-                yield Reclaimed(row.run.run_id, row.operation_id, "busy", _as_result(row, moment)[1].overdue_ms)
-        return
     rows = Operation.objects.using(using).select_related("run")
-    for row in rows.filter(pk__in=[pk for pk in chosen if pk not in seen]).order_by("pk"):
+    for row in rows.filter(pk__in=operations).order_by("pk"):
         result: Result = "gone"
         if row.state == "running":
             result = "renewed" if row.lease_expires_at is not None and row.lease_expires_at >= moment else "busy"

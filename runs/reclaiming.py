@@ -8,13 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from django.db.models import QuerySet
-
 from cadence_admin.clock import now_ms
 from runs import leases
 from runs.leases import Reclaimed, Result
 from runs.mirror import mirror_store
-from runs.models import PRESENT, Operation
+from runs.models import Operation
 from runs.source import BUSY_TIMEOUT_S, Source, SourceError, fingerprint
 
 # Of one source so many at once: its own program waits while they are written.
@@ -24,16 +22,6 @@ _INTERRUPT: Final = (
     "UPDATE operations SET state = 'interrupted', lease_token = NULL, lease_expires_at = NULL "
     "WHERE run_id = ? AND operation_id = ? AND state = 'running' AND (lease_expires_at < ? OR lease_expires_at IS NULL)"
 )
-
-
-def expired_in_sources(*, now: int, root_hash: str = "", older_than_ms: int = 0) -> QuerySet[Operation]:
-    """Operations of mirrored runs whose lease ran out, as the mirror last saw them."""
-    rows = Operation.objects.filter(
-        PRESENT, leases.ran_out(now - older_than_ms), state="running", run__missing_since=None
-    ).exclude(run__state_root__path="")
-    if root_hash:
-        rows = rows.filter(run__state_root__root_hash=root_hash)
-    return rows.order_by("lease_expires_at", "id")
 
 
 def why_not_here(path: str) -> str:
@@ -75,13 +63,13 @@ def reclaim(
         left = left if left is None else left - 1
         yield result
     moment = now_ms()
-    rows = expired_in_sources(now=moment, root_hash=root_hash, older_than_ms=older_than_ms)
+    rows = leases.expired(now=moment, root_hash=root_hash, older_than_ms=older_than_ms, mirrored=True)
     if chosen is not None:
         rows = Operation.objects.filter(pk__in=chosen).exclude(run__state_root__path="").order_by("pk")
     picked = list(rows.select_related("run__state_root")[: MOST_AT_ONCE if left is None else min(left, MOST_AT_ONCE)])
     if dry_run:
         for row in picked:
-            yield Reclaimed(row.run.run_id, row.operation_id, "reclaimed", leases.overdue_ms(row, moment))
+            yield leases.as_reclaimed(row, moment, "reclaimed")
         return
     by_source: dict[str, list[Operation]] = defaultdict(list)
     for row in picked:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from cadence_admin.clock import database_now
 from cadence_admin.javascript import canonical_json, is_safe_integer, stringify
 from runs import leases
 from runs.append import StoreError, append_event, mark_verified, parse_projection, store_event
@@ -284,7 +285,7 @@ class RunStore:
     # Within a transaction
 
     def _now(self) -> int:
-        return self._clock() if self._clock else leases.database_now(self.using)
+        return self._clock() if self._clock else database_now(self.using)
 
     def _runs(self, *, lock: bool = False) -> Any:
         runs = Run.objects.using(self.using).select_related("state_root").filter(state_root__root_hash=self.root_hash)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 
+from approvals import tables
 from cadence_admin.accounts import ensure_local_accounts
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
@@ -50,6 +52,14 @@ def state_home(tmp_path: Path) -> Path:
     """A copy of the sample state home that may be written to."""
     shutil.copytree(DATA / "cadence" / "state-home", tmp_path / "state-home")
     return tmp_path / "state-home"
+
+
+@pytest.fixture
+def empty_tables(transactional_db: None) -> None:
+    """nifra's tables without rows: Django empties only tables that it manages."""
+    with connection.cursor() as cursor:
+        for table in (tables.RECORDS, tables.LEASES):
+            cursor.execute(f"DELETE FROM {table}")
 
 
 @pytest.fixture

@@ -18,14 +18,13 @@ from approvals.models import wire_text
 from approvals.records import Binding, Kind, Record, RecordError
 from approvals.routers import nifra_alias
 from approvals.tables import LEASES, RECORDS
-from cadence_admin.clock import now_ms
+from cadence_admin.clock import POSTGRESQL_NOW, database_now, now_ms
 from cadence_admin.javascript import stringify
 
 # A payload that can be patched where it lies: an object whose root is its first node.
 _PLAIN: Final = 'payload @> \'{"r": {"$w": "ref", "i": 0}}\'::jsonb'
 _OPEN: Final = ("pending", "approved")
 _MEMBERS: Final = "(payload #> '{n,0,v}')"
-_CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 class DatabaseBackend:
@@ -48,12 +47,7 @@ class DatabaseBackend:
         return cursor
 
     def now(self) -> int:
-        if not self._is_postgresql:
-            return now_ms()
-        with self._cursor() as cursor:
-            cursor.execute(f"SELECT {_CLOCK}")
-            (moment,) = cursor.fetchone()
-        return int(moment)
+        return database_now(self.alias)
 
     # Records
 
@@ -262,7 +256,7 @@ class DatabaseBackend:
     @property
     def _now(self) -> str:
         """The moment that decides: the one given, or the database's own."""
-        return f"COALESCE(%s::bigint, {_CLOCK})" if self._is_postgresql else "%s"
+        return f"COALESCE(%s::bigint, {POSTGRESQL_NOW})" if self._is_postgresql else "%s"
 
     def _at(self, now: int | None) -> int | None:
         return now_ms() if now is None and not self._is_postgresql else now

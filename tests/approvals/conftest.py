@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.db import connection
 
-from approvals import tables
 from approvals.adapter import Adapter
 from approvals.backends.base import DurableRecordBackend
 from approvals.backends.database import DatabaseBackend
@@ -30,14 +28,6 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DurableR
 @pytest.fixture
 def adapter(backend: DurableRecordBackend) -> Adapter:
     return Adapter(backend)
-
-
-@pytest.fixture
-def empty_tables(transactional_db: None) -> None:
-    """nifra's tables without rows: Django empties only tables that it manages."""
-    with connection.cursor() as cursor:
-        for table in (tables.RECORDS, tables.LEASES):
-            cursor.execute(f"DELETE FROM {table}")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from runs.queries import PAGE_SIZE
 from runs.store import RunStore, StoreError
 from tests.runs.stores import ROOT, Store
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_tables")]
 
 SignIn = Callable[[str], Client]
 

@@ -16,11 +16,12 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from cadence_admin.clock import database_now
 from cadence_admin.javascript import canonical_json, parse_json
 from runs.append import StoreError
 from runs.chain import ChainError
 from runs.integrity import verify_stored
-from runs.leases import OperationLease, Reclaimed, database_now, expired, reclaim
+from runs.leases import OperationLease, Reclaimed, expired, reclaim
 from runs.lifecycle import LifecycleError
 from runs.mirror import mirror_store
 from runs.models import DeliveryBinding, Event, Operation, Run, StateRoot
@@ -348,7 +349,10 @@ def in_threads(*works: Callable[[], Any]) -> list[Any]:
 
     def work(index: int) -> None:
         try:
-            barrier.wait()
+            barrier.wait()  # before it has a connection: the pool has fewer than there are threads
+            if connection.vendor == "postgresql":
+                with connection.cursor() as cursor:  # a lock that is never given fails, and doesn't hang
+                    cursor.execute("SET lock_timeout = '20s'")
             found[index] = works[index]()
         except BaseException as error:
             found[index] = error

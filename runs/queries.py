@@ -96,7 +96,10 @@ def list_leases(view: str, now: int, *, root_id: int | None = None, after: str |
 
     Raises `ServiceError` (`invalid-key`).
     """
-    rows = Operation.objects.filter(PRESENT, state="running", lease_expires_at__isnull=False)
+    running = Operation.objects.filter(PRESENT, state="running")
+    if root_id is not None:
+        running = running.filter(run__state_root_id=root_id)
+    rows = running.filter(lease_expires_at__isnull=False)
     match view:
         case "expired":
             rows = rows.filter(lease_expires_at__lt=now)
@@ -104,37 +107,30 @@ def list_leases(view: str, now: int, *, root_id: int | None = None, after: str |
             rows = rows.filter(lease_expires_at__gte=now, lease_expires_at__lt=now + EXPIRING_MS)
         case _:
             rows = rows.filter(lease_expires_at__gte=now)
-    if root_id is not None:
-        rows = rows.filter(run__state_root_id=root_id)
     if after is not None:
         moment, _, key = after.partition(".")
         if not (moment.lstrip("-").isdecimal() and key.isdecimal() and len(after) < 40 and after.isascii()):
             raise ServiceError("invalid-key", "That page was never given out.")
         rows = rows.filter(Q(lease_expires_at__gt=int(moment)) | Q(lease_expires_at=int(moment), pk__gt=int(key)))
-    found = list(
-        rows.select_related("run__state_root")
-        .defer("lease_token", "outcome_json", "run__projection_json", "run__verified_projection_json")
-        .order_by("lease_expires_at", "pk")[: PAGE_SIZE + 1]
-    )
+    found = list(_with_run(rows).order_by("lease_expires_at", "pk")[: PAGE_SIZE + 1])
     more = len(found) > PAGE_SIZE
     last = found[PAGE_SIZE - 1] if more else None
     endless: list[Operation] = []
     if view == "expired" and after is None:
         # They end never and sort nowhere: the first page has them on top.
-        rows = Operation.objects.filter(PRESENT, state="running", lease_expires_at__isnull=True)
-        if root_id is not None:
-            rows = rows.filter(run__state_root_id=root_id)
-        endless = list(rows.select_related("run__state_root").defer("lease_token", "outcome_json")[:MAX_ENDLESS])
+        endless = list(_with_run(running.filter(lease_expires_at__isnull=True))[:MAX_ENDLESS])
     return LeasePage(endless + found[:PAGE_SIZE], f"{last.lease_expires_at}.{last.pk}" if last else None)
 
 
 def operations_by_pk(pks: list[int]) -> list[Operation]:
     """Operations by primary key, with their runs."""
-    return list(
-        Operation.objects.filter(pk__in=pks)
-        .select_related("run__state_root")
-        .defer("lease_token", "outcome_json", "run__projection_json", "run__verified_projection_json")
-        .order_by("lease_expires_at", "pk")
+    return list(_with_run(Operation.objects.filter(pk__in=pks)).order_by("lease_expires_at", "pk"))
+
+
+def _with_run(operations: QuerySet[Operation]) -> QuerySet[Operation]:
+    """With their runs, and without the secret and the texts that no list shows."""
+    return operations.select_related("run__state_root").defer(
+        "lease_token", "outcome_json", "run__projection_json", "run__verified_projection_json"
     )
 
 

@@ -131,7 +131,7 @@ def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
     if wants_fragment(request):
         run.refresh_from_db()
         return _render_run(request, run)
-    return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
+    return _back_to(run)
 
 
 @require_POST
@@ -154,7 +154,7 @@ def run_move(request: HttpRequest, run_id: str) -> HttpResponse:
         store.transition(run.run_id, request.POST.get("to", ""), f"console-{uuid.uuid4()}", code=code)
     except (StoreError, LifecycleError) as error:
         return _render_run(request, run, refusal=f"That was refused: {error} ({error.code}).", status=422)
-    return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
+    return _back_to(run)
 
 
 @require_GET
@@ -167,6 +167,10 @@ def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
         return _choose(request, run)
     rows = queries.keyset_page(KINDS[kind].rows(run), before=_number(request, "before"))
     return render(request, "runs/records.html", {"run": run, "kind": KINDS[kind], "page": rows, "now": now_ms()})
+
+
+def _back_to(run: Run) -> HttpResponse:
+    return redirect(f"{reverse('runs:detail', args=[run.run_id])}?root={run.state_root.root_hash}")
 
 
 def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: int = 200) -> HttpResponse:

@@ -104,6 +104,11 @@ def write_text(record: Record) -> str:
         raise RecordError("record-not-storable", str(error)) from None
 
 
+def is_next(record: Record, id: str, expected_version: int) -> bool:
+    """Whether `record` is the version of that id that may follow the expected one."""
+    return record.id == id and record.version == expected_version + 1
+
+
 def check_scan(limit: int, updated_before: int | None) -> None:
     """Raises `RecordError` (`invalid-limit`, `invalid-time`)."""
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db import DataError, connections
 from django.db.backends.utils import CursorWrapper
 
-from approvals.backends.base import Lease, Page, check_lease, check_scan, page_of, read_text, write_text
+from approvals.backends.base import Lease, Page, check_lease, check_scan, is_next, page_of, read_text, write_text
 from approvals.models import wire_text
 from approvals.records import Binding, Kind, Record, RecordError
 from approvals.routers import nifra_alias
@@ -67,7 +67,7 @@ class DatabaseBackend:
         return None if row is None else read_text(kind, wire_text(row[0]))
 
     def compare_and_set(self, kind: Kind, id: str, expected_version: int, record: Record) -> bool:
-        if record.version != expected_version + 1 or record.id != id:
+        if not is_next(record, id, expected_version):
             return False
         text = write_text(record)
         as_payload, texts = "%s", [text]

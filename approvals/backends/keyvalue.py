@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import lmdb
 
 from approvals import wire
-from approvals.backends.base import Lease, Page, check_lease, check_scan, page_of, read_text, write_text
+from approvals.backends.base import Lease, Page, check_lease, check_scan, is_next, page_of, read_text, write_text
 from approvals.records import Kind, Record, RecordError
 from approvals.tokens import same_secret
 from cadence_admin.clock import now_ms
@@ -101,7 +101,7 @@ class KeyValueBackend:
         return None if text is None else read_text(kind, text)
 
     def compare_and_set(self, kind: Kind, id: str, expected_version: int, record: Record) -> bool:
-        if record.version != expected_version + 1 or record.id != id:
+        if not is_next(record, id, expected_version):
             return False
         key, text = _record_key(kind, id), write_text(record)
         with self._store.transaction(write=True) as transaction:

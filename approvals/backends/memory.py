@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from approvals.backends.base import Lease, Page, check_lease, check_scan, page_of, read_text, write_text
+from approvals.backends.base import Lease, Page, check_lease, check_scan, is_next, page_of, read_text, write_text
 from approvals.records import Kind, Record
 from approvals.tokens import same_secret
 from cadence_admin.clock import now_ms
@@ -36,7 +36,7 @@ class MemoryBackend:
         return read_text(kind, found[1]) if found else None
 
     def compare_and_set(self, kind: Kind, id: str, expected_version: int, record: Record) -> bool:
-        if record.version != expected_version + 1 or record.id != id:
+        if not is_next(record, id, expected_version):
             return False
         text = write_text(record)
         with self._lock:

@@ -34,6 +34,7 @@ from runs.models import (
 from runs.source import COLUMNS, Source
 from tests.conftest import DATA, load
 from tests.runs.stores import PROOF, ROOT, Store
+from tests.runs.threads import in_threads
 
 pytestmark = pytest.mark.django_db
 
@@ -511,25 +512,10 @@ def test_several_mirrors_at_once_do_the_work_once(store: Store) -> None:
     store.bind("run-1", "gate-b", 1, proof=PROOF)
     for index in range(20):
         store.add_run(f"more-{index}", f"more-{index}", ["paused"])
-    barrier = threading.Barrier(4)
-    reports: list[StoreReport] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            barrier.wait()
-            reports.append(mirror_store(store.path))
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = in_threads(*[lambda: mirror_store(store.path)] * 4)
+    errors = [report for report in found if not isinstance(report, StoreReport)]
     assert errors == []
+    reports: list[StoreReport] = found
     assert all(report.clean for report in reports)
     assert sum(report.new_runs for report in reports) == 22
     assert Event.objects.count() == len(source_rows(store.path, "events"))

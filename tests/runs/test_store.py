@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from cadence_admin.clock import database_now
@@ -29,6 +28,7 @@ from runs.store import Delivery, RunStore
 from tests.conftest import entries
 from tests.runs.stores import ROOT, Store
 from tests.runs.test_mirror import _database_url
+from tests.runs.threads import in_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -341,30 +341,6 @@ def test_bounds_hold(store: RunStore, run_id: str) -> None:
     assert results(reclaim(root_hash="f" * 64)) == []
     assert len(results(reclaim(root_hash=ROOT))) == 4
     assert expired(now=database_now("default")).count() == 0
-
-
-def in_threads(*works: Callable[[], Any]) -> list[Any]:
-    barrier = threading.Barrier(len(works))
-    found: list[Any] = [None] * len(works)
-
-    def work(index: int) -> None:
-        try:
-            barrier.wait()  # before it has a connection: the pool has fewer than there are threads
-            if connection.vendor == "postgresql":
-                with connection.cursor() as cursor:  # a lock that is never given fails, and doesn't hang
-                    cursor.execute("SET lock_timeout = '20s'")
-            found[index] = works[index]()
-        except BaseException as error:
-            found[index] = error
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
 
 
 @pytest.mark.skipif(os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="SQLite has no locks by row")

@@ -2,19 +2,17 @@
 
 import json
 import os
-import signal
 import socket
-import threading
 from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, close_old_connections
 
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.reconcile import Finding, LeaseLost, Outcome, Worker, expire_due
+from cadence_admin.management.watching import watch
 
 SUBJECTS = ("effects", "sagas")
 
@@ -33,24 +31,14 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object for each finding")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["older_than"] < 0 or (options["watch"] is not None and options["watch"] <= 0):
-            raise CommandError("--older-than takes a number from 0, --watch one above 0")
+        if options["older_than"] < 0:
+            raise CommandError("--older-than takes a number from 0")
         self._json = options["json"]
         adapter = Adapter(DatabaseBackend())
         if options["watch"] is None:
             self._round(adapter, options["older_than"])
             return
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        while not stop.is_set():
-            try:
-                self._round(adapter, options["older_than"])
-            except DatabaseError as error:
-                # The database is down or busy: the next round tries again on a new connection.
-                self.stderr.write(f"database-unavailable: {error}")
-            close_old_connections()
-            stop.wait(options["watch"])
+        watch(options["watch"], lambda: self._round(adapter, options["older_than"]), self.stderr)
 
     def _round(self, adapter: Adapter, older_than: float) -> None:
         owner = f"{socket.gethostname()[:100]}-{os.getpid()}"

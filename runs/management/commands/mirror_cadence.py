@@ -1,8 +1,6 @@
 """`manage.py mirror_cadence`: bring Cadence state roots into the database."""
 
 import json
-import signal
-import threading
 import time
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -11,8 +9,8 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, close_old_connections
 
+from cadence_admin.management.watching import watch
 from runs.mirror import StoreReport, mirror_state_home, mirror_stores
 from runs.source import SourceError, store_at
 
@@ -45,28 +43,18 @@ class Command(BaseCommand):
             if not all(report.clean for report in self._pass(options, recheck=True)):
                 raise SystemExit(1)
             return
-        if options["watch"] <= 0:
-            raise CommandError("--watch takes a number of seconds above 0")
-        self._watch(options)
+        self._rechecked = -float("inf")
+        watch(options["watch"], lambda: self._watched_pass(options), self.stderr)
 
-    def _watch(self, options: dict[str, Any]) -> None:
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        rechecked = -float("inf")
-        while not stop.is_set():
-            recheck = time.monotonic() - rechecked >= RECHECK_EVERY_S
-            try:
-                self._pass(options, recheck=recheck)
-                if recheck:
-                    rechecked = time.monotonic()
-            except CommandError as error:
-                self.stderr.write(str(error))
-            except DatabaseError as error:
-                # The database is down or busy: the next pass tries again on a new connection.
-                self.stderr.write(f"database-unavailable: {error}")
-            close_old_connections()
-            stop.wait(options["watch"])
+    def _watched_pass(self, options: dict[str, Any]) -> None:
+        recheck = time.monotonic() - self._rechecked >= RECHECK_EVERY_S
+        try:
+            self._pass(options, recheck=recheck)
+        except CommandError as error:
+            self.stderr.write(str(error))
+            return
+        if recheck:
+            self._rechecked = time.monotonic()
 
     def _pass(self, options: dict[str, Any], *, recheck: bool) -> list[StoreReport]:
         say = None if options["json"] else self._say

@@ -1,15 +1,13 @@
 """`manage.py reclaim_leases`: interrupt operations whose lease ran out."""
 
 import json
-import signal
-import threading
 from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, close_old_connections
 
+from cadence_admin.management.watching import watch
 from cadence_admin.wording import duration
 from runs.reclaiming import reclaim
 from runs.source import SourceError
@@ -40,19 +38,7 @@ class Command(BaseCommand):
             if not self._round(options):
                 raise SystemExit(1)
             return
-        if options["watch"] <= 0:
-            raise CommandError("--watch takes a number of seconds above 0")
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        while not stop.is_set():
-            try:
-                self._round(options)
-            except DatabaseError as error:
-                # The database is down or busy: the next round tries again on a new connection.
-                self.stderr.write(f"database-unavailable: {error}")
-            close_old_connections()
-            stop.wait(options["watch"])
+        watch(options["watch"], lambda: self._round(options), self.stderr)
 
     def _round(self, options: dict[str, Any]) -> bool:
         whole = True

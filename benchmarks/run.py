@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from benchmarks import durable
+from benchmarks import durable, store
 from runs.chain import Event
 from runs.lifecycle import reduce_events
 from tests.runs.stores import Store, chain
@@ -180,6 +180,8 @@ def main() -> None:
             rules()
             mirror(Path(directory))
             pages()
+            store.appends()
+            store.reclaiming()
             durable.run(_url(connection))
         finally:
             connection.creation.destroy_test_db(str(own_name), verbosity=0)

@@ -6,7 +6,7 @@ a caller may pass a time. Locks are taken in one order: a run, then its operatio
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -20,7 +20,7 @@ from runs.append import StoreError, append_event
 from runs.lifecycle import OPERATION_STATES, TERMINAL_STATES, LifecycleError
 from runs.models import PRESENT, LeaseEvent, Operation, Run
 
-BATCH: Final = 100
+BATCH: Final = 500
 LEASE_KIND: Final = "lease"
 
 # JavaScript's /[a-z]/iu also takes these two letters, which fold to s and k.
@@ -74,7 +74,7 @@ def acquire(
     operation_id: str,
     ttl_ms: int,
     *,
-    now: int,
+    clock: Callable[[], int],
     preempt: bool = False,
     exclusive: bool = False,
     new_token: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -84,8 +84,9 @@ def acquire(
     A live lease is shared (its own token is given), taken from its holder with `preempt`, and refused with `exclusive`
     (`operation-already-running`). Acquiring a committed operation starts it anew and drops its outcome.
     """
-    require_ttl(ttl_ms, now)
     existing = locked(run, operation_id)
+    now = clock()
+    require_ttl(ttl_ms, now)
     if existing is not None and is_live(existing, now) and not preempt:
         if exclusive:
             raise StoreError("operation-already-running", f"operation {operation_id} is running under a live lease")
@@ -108,10 +109,11 @@ def locked(run: Run, operation_id: str) -> Operation | None:
     return rows.filter(run=run, operation_id=operation_id).first()
 
 
-def held(run: Run, lease: OperationLease, now: int) -> Operation:
-    """The operation of a live lease, with its row locked. Raises `StoreError` (`lease-fenced`)."""
+def held(run: Run, lease: OperationLease, clock: Callable[[], int]) -> Operation:
+    """The operation of a live lease, with its row locked. The clock is read once it is: a lease may end while somebody
+    waits for the lock. Raises `StoreError` (`lease-fenced`)."""
     operation = locked(run, lease.operation_id)
-    if operation is None or not is_live(operation, now) or operation.lease_token != lease.token:
+    if operation is None or not is_live(operation, clock()) or operation.lease_token != lease.token:
         raise StoreError("lease-fenced", f"the lease of operation {lease.operation_id} is not held any more")
     return operation
 
@@ -223,7 +225,13 @@ def reclaim(
             rows = rows.select_for_update(
                 no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
             )
-            batch = [(row.pk, _reclaim_one(row, moment, pause, actor, reason)) for row in rows[:size]]
+            found = list(rows[:size])
+            if pause:
+                batch = [(row.pk, _reclaim_and_pause(row, moment, actor, reason)) for row in found]
+            else:
+                _interrupt(found, using)
+                batch = [(row.pk, as_reclaimed(row, moment, "reclaimed")) for row in found]
+                note_reclaimed([(row, done[1]) for row, done in zip(found, batch, strict=True)], moment, actor, reason)
         yield from (result for _, result in batch)
         busy.update(pk for pk, result in batch if result.result == "busy")
         if chosen is not None:
@@ -245,7 +253,7 @@ def _selected(
     rows = expired(using, now=moment, root_hash=root_hash, older_than_ms=older_than_ms)
     if chosen is not None:
         rows = rows.filter(pk__in=chosen)
-    return rows.select_related("run__state_root")
+    return rows.select_related("run").only("operation_id", "lease_expires_at", "run__run_id")
 
 
 def as_reclaimed(row: Operation, moment: int, result: Result) -> Reclaimed:
@@ -258,37 +266,42 @@ def overdue_ms(row: Operation, moment: int) -> int:
     return 0 if row.lease_expires_at is None else moment - row.lease_expires_at
 
 
-def _reclaim_one(row: Operation, moment: int, pause: bool, actor: str, reason: str) -> Reclaimed:
-    overdue = overdue_ms(row, moment)
-    paused = False
-    if pause:
-        try:
-            # Its own savepoint: the run may be locked by somebody who then asks for this operation. Nobody waits.
-            with transaction.atomic(using=row._state.db):
-                paused = _pause(row, moment)
-                settle(row, "interrupted", None)
-                note_reclaimed(row, moment, overdue, actor=actor, reason=reason, paused=paused)
-        except OperationalError as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise
-            return as_reclaimed(row, moment, "busy")
-    else:
-        settle(row, "interrupted", None)
-        note_reclaimed(row, moment, overdue, actor=actor, reason=reason)
-    return Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue, paused)
+def _interrupt(rows: list[Operation], using: str) -> None:
+    """As `settle`, for rows that are all locked and have all run out."""
+    Operation.objects.using(using).filter(pk__in=[row.pk for row in rows]).update(
+        state="interrupted", outcome_json=None, lease_token=None, lease_held=False, lease_expires_at=None
+    )
 
 
-def note_reclaimed(
-    row: Operation, moment: int, overdue_ms: int, *, actor: str, reason: str, paused: bool = False
-) -> None:
-    """Keep who reclaimed an operation, and why."""
-    row.lease_events.create(
-        kind=LeaseEvent.RECLAIMED,
-        actor=actor,
-        reason=reason,
-        overdue_ms=overdue_ms,
-        paused=paused,
-        happened_at=moment,
+def _reclaim_and_pause(row: Operation, moment: int, actor: str, reason: str) -> Reclaimed:
+    using = row._state.db or "default"
+    try:
+        # Its own savepoint: the run may be locked by somebody who then asks for this operation. Nobody waits.
+        with transaction.atomic(using=using):
+            paused = _pause(row, moment)
+            result = Reclaimed(row.run.run_id, row.operation_id, "reclaimed", overdue_ms(row, moment), paused)
+            _interrupt([row], using)
+            note_reclaimed([(row, result)], moment, actor, reason)
+    except OperationalError as error:
+        if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            raise
+        return as_reclaimed(row, moment, "busy")
+    return result
+
+
+def note_reclaimed(done: Sequence[tuple[Operation, Reclaimed]], moment: int, actor: str, reason: str) -> None:
+    """Keep who reclaimed operations, and why."""
+    LeaseEvent.objects.using(done[0][0]._state.db if done else None).bulk_create(
+        LeaseEvent(
+            operation=row,
+            kind=LeaseEvent.RECLAIMED,
+            actor=actor,
+            reason=reason,
+            overdue_ms=result.overdue_ms,
+            paused=result.paused,
+            happened_at=moment,
+        )
+        for row, result in done
     )
 
 

@@ -10,6 +10,7 @@ from django.db.models.functions import Left, Length
 from cadence_admin.errors import ServiceError
 from runs.chain import Event as ChainEvent
 from runs.chain import Link, check_links
+from runs.leases import ran_out
 from runs.models import BROKEN, PRESENT, Event, LeaseEvent, Operation, Run, StateRoot
 
 PAGE_SIZE: Final = 50
@@ -74,8 +75,8 @@ class ChainPage:
 
 
 def expired_leases(now: int) -> QuerySet[Operation]:
-    """Operations that are marked running under a lease that ran out before `now` (milliseconds)."""
-    return Operation.objects.filter(PRESENT, state="running", lease_expires_at__lt=now)
+    """Operations that are marked running under a lease that ran out before `now` (milliseconds), or has no end."""
+    return Operation.objects.filter(PRESENT, ran_out(now), state="running")
 
 
 LEASE_VIEWS: Final = ("expired", "expiring", "live")

@@ -113,9 +113,8 @@ def reclaim_in_source(
     except sqlite3.Error as error:
         raise SourceError("run-store-unwritable", f"{path} can't be written to: {error}.") from error
     mirror_store(path, recheck=False)
-    for row, result in zip(operations, results, strict=True):
-        if result.result == "reclaimed":
-            leases.note_reclaimed(row, now_ms(), result.overdue_ms, actor=actor, reason=reason)
+    done = [pair for pair in zip(operations, results, strict=True) if pair[1].result == "reclaimed"]
+    leases.note_reclaimed(done, now_ms(), actor, reason)
     return results
 
 

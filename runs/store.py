@@ -207,7 +207,7 @@ class RunStore:
                 run,
                 operation_id,
                 ttl_ms,
-                now=self._now(),
+                clock=self._now,
                 preempt=preempt,
                 exclusive=exclusive,
                 new_token=self._new_id,
@@ -328,14 +328,14 @@ class RunStore:
         run = self._runs().filter(run_id=lease.run_id).first()
         if run is None:
             raise StoreError("lease-fenced", "the run of the lease is not there")
-        return leases.held(run, lease, self._now())
+        return leases.held(run, lease, self._now)
 
     def _check(self, run: Run, lease: OperationLease | None) -> None:
         if lease is None:
             return
         if lease.run_id != run.run_id:
             raise StoreError("lease-fenced", "the lease is of another run")
-        leases.held(run, lease, self._now())
+        leases.held(run, lease, self._now)
 
     def _replayed(self, run: Run, operation_id: str, kind: str) -> Projection | None:
         """The outcome of the operation if it is committed. Raises `StoreError` (`operation-id-conflict`)."""

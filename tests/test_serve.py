@@ -63,6 +63,7 @@ def test_a_newcomer_sees_runs(tmp_path: Path) -> None:
     with serving(tmp_path, port) as (process, said):
         assert f"http://127.0.0.1:{port}/" in said
         assert "18 new" in said
+        assert f"Mirroring {tmp_path / 'sample-state-home'}" in said  # a copy: reclaiming writes to it
         password = re.search(r"Sign in as viewer or approver or operator with the password (\S+)", said)
         assert password
         jar = http.cookiejar.CookieJar()

@@ -45,6 +45,16 @@ def make_expired(run_id: str, *names: str) -> list[int]:
     return list(Operation.objects.filter(operation_id__in=names).order_by("id").values_list("pk", flat=True))
 
 
+def test_a_lease_without_an_end_is_expired_everywhere(sign_in: SignIn, run_id: str) -> None:
+    """Nobody can renew or commit it: the list of runs, the run's page and the leases say so alike."""
+    make_expired(run_id, "endless")
+    Operation.objects.filter(operation_id="endless").update(lease_expires_at=None)
+    client = sign_in("viewer")
+    assert "lease expired" in text_of(client.get("/runs/?expired=on"))
+    assert "has no end: nobody can finish it." in text_of(client.get(f"/runs/{run_id}/"))
+    assert "endless" in text_of(client.get("/leases/?show=expired"))
+
+
 def test_leases_are_told_apart(sign_in: SignIn, store: RunStore, run_id: str) -> None:
     make_expired(run_id, "dead")
     store.acquire_lease(run_id, "soon", 30_000)

@@ -23,7 +23,7 @@ from runs.integrity import verify_stored
 from runs.leases import OperationLease, Reclaimed, expired, reclaim
 from runs.lifecycle import LifecycleError
 from runs.mirror import mirror_store
-from runs.models import DeliveryBinding, Event, Operation, Run, StateRoot
+from runs.models import DeliveryBinding, Event, LeaseEvent, Operation, Run, StateRoot
 from runs.store import Delivery, RunStore
 from tests.conftest import entries
 from tests.runs.stores import ROOT, Store
@@ -295,6 +295,30 @@ def make_expired(store: RunStore, run_id: str, *names: str) -> list[int]:
     return list(Operation.objects.filter(operation_id__in=names).order_by("id").values_list("pk", flat=True))
 
 
+def test_the_clock_is_read_under_the_lock(store: RunStore, run_id: str) -> None:
+    """A lease may end while its holder waits for the row: a time from before that wait must not decide."""
+    lease = store.acquire_lease(run_id, "work", 60_000)
+    asked: list[bool] = []
+
+    def now() -> int:
+        asked.append(any('FROM "runs_operation"' in query["sql"] for query in queries.captured_queries))
+        return database_now("default")
+
+    timed = RunStore(ROOT, now=now)
+    for call in (
+        lambda: timed.assert_lease(lease),
+        lambda: timed.renew_lease(lease, 60_000),
+        lambda: timed.acquire_lease(run_id, "work", 60_000),
+        lambda: timed.transition(run_id, "paused", "pause", lease=lease),
+        lambda: timed.inspect_operation(run_id, "work"),
+        lambda: timed.commit_lease(lease, {}),
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            call()
+    assert asked
+    assert all(asked)
+
+
 def test_what_expired_is_reclaimed_once_and_nothing_else(store: RunStore, run_id: str) -> None:
     make_expired(store, run_id, "dead-1", "dead-2")
     live = store.acquire_lease(run_id, "live", 60_000)
@@ -357,25 +381,45 @@ def test_what_somebody_has_locked_is_busy(store: RunStore, run_id: str) -> None:
 
 
 def test_renewing_workers_lose_nothing_to_reclaimers(store: RunStore, run_id: str) -> None:
-    """The seed reads the expired ones first and interrupts them later without looking again."""
-    workers = 20
-    held = [store.acquire_lease(run_id, f"live-{number}", 60_000) for number in range(workers)]
-    dead = [f"dead-{number}" for number in range(30)]
+    """The seed reads the expired ones first and interrupts them later without looking again.
+
+    Each worker's lease runs out again and again and is taken anew at once, so that it is live by the time a reclaimer which
+    saw it as expired could write.
+    """
+    workers, rounds, reclaimers = 20, 8, 4
+    dead = [f"dead-{number}" for number in range(200)]
     make_expired(store, run_id, *dead)
+    runs = [str(store.start_run("abel-implement", "start", change=f"w-{number}")["runId"]) for number in range(workers)]
+    done: list[str] = []
 
-    def renew(lease: OperationLease) -> Callable[[], int]:
-        def work() -> int:
-            for _ in range(8):
-                store.renew_lease(lease, 60_000)
-            return 8
+    def work(worker_run: str) -> Callable[[], int]:
+        def renew() -> int:
+            try:
+                for _ in range(rounds):
+                    make_expired(store, worker_run, "work")
+                    lease = store.acquire_lease(worker_run, "work", 60_000)
+                    for _ in range(3):
+                        lease = store.renew_lease(lease, 60_000)
+                    store.commit_lease(lease, {})
+            finally:
+                done.append(worker_run)
+            return rounds
 
-        return work
+        return renew
 
-    found = in_threads(*[renew(lease) for lease in held], *[lambda: results(reclaim())] * 4)
-    assert found[:workers] == [8] * workers
-    reclaimed = [name for part in found[workers:] for name, result in part if result == "reclaimed"]
-    assert sorted(reclaimed) == sorted(dead)
-    assert Operation.objects.filter(operation_id__startswith="live", state="running").count() == workers
+    def keep_reclaiming() -> list[tuple[str, str]]:
+        found = results(reclaim())
+        while len(done) < workers:
+            found += results(reclaim())
+        return found
+
+    found = in_threads(*[keep_reclaiming] * reclaimers, *[work(worker_run) for worker_run in runs])
+    assert found[reclaimers:] == [rounds] * workers
+    reclaimed = [name for part in found[:reclaimers] for name, result in part if result == "reclaimed"]
+    assert sorted(name for name in reclaimed if name != "work") == sorted(dead)
+    assert LeaseEvent.objects.filter(kind=LeaseEvent.RECLAIMED).count() == len(reclaimed)
+    assert not LeaseEvent.objects.filter(kind=LeaseEvent.REFUSED).exists()
+    assert Operation.objects.filter(operation_id="work", state="committed").count() == workers
 
 
 def test_a_lease_renewed_in_between_is_not_taken(store: RunStore, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:

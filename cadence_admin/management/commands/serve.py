@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,7 +51,7 @@ class Command(BaseCommand):
         self.stdout.write(f"== Mirroring {home}")
         mirror = [sys.executable, "manage.py", "mirror_cadence", "--state-home", str(home)]
         subprocess.run(mirror, cwd=settings.BASE_DIR, check=False)
-        name_state_roots(settings.SAMPLE_STATE_HOME, "sample")
+        name_state_roots(_sample(), "sample")
         self._announce(port, local)
         self._serve(listener, [*mirror, "--watch", str(WATCH_SECONDS)])
 
@@ -60,7 +61,10 @@ class Command(BaseCommand):
         self.stdout.write(
             f"   {settings.STATE_HOME} holds no Cadence state roots: the sample that ships with the project is shown."
         )
-        return Path(settings.SAMPLE_STATE_HOME)
+        if not _sample().exists():
+            # A copy: leases in it can be reclaimed, which writes to the store.
+            shutil.copytree(settings.SAMPLE_STATE_HOME, _sample())
+        return _sample()
 
     def _announce(self, port: int, local: bool) -> None:
         self.stdout.write(f"== Cadence Admin is at http://{HOST}:{port}/ (Ctrl-C stops it)")
@@ -107,6 +111,10 @@ class Command(BaseCommand):
                 child.kill()
         if status and not asked:
             raise SystemExit(status)
+
+
+def _sample() -> Path:
+    return Path(settings.VAR_DIR) / "sample-state-home"
 
 
 def _listen(port: int) -> socket.socket:

@@ -71,7 +71,9 @@ def appends() -> None:
     longest = Run.objects.get(run_id=runs[LENGTHS[-1]])
     begin = time.perf_counter()
     assert verify_stored(longest).ok
-    print(f"verified events per second: {longest.sequence / (time.perf_counter() - begin):,.0f} (real program: 130,000)")
+    print(
+        f"verified events per second: {longest.sequence / (time.perf_counter() - begin):,.0f} (real program: 130,000)"
+    )
 
 
 def reclaiming() -> None:

@@ -1,7 +1,8 @@
 """The tables of durable records and reconciliation leases, as Django sees them.
 
 They are shared with nifra applications and made by `approvals.tables`; they are written by `approvals.backends.database`
-only, never through these models. Times are milliseconds since 1970-01-01 UTC.
+only, never through these models. `Decision` is ours, and lives beside them so that a decision and its entry are one
+transaction. Times are milliseconds since 1970-01-01 UTC.
 """
 
 import json
@@ -124,3 +125,35 @@ class ReconciliationLease(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Decision(models.Model):
+    """What a person did to a record: approved or denied an approval, closed an effect, resolved a step, freed a lease.
+
+    `actor` is the user's name then, `decided_by` the token that the record carries (see `approvals.decisions`). `shown_digest`
+    is the sha256 of what the person was shown.
+    """
+
+    kind = models.CharField(max_length=16)
+    record_id = models.TextField()
+    answer = models.CharField(max_length=32)
+    actor = models.CharField(max_length=150)
+    decided_by = models.CharField(max_length=255)
+    comment = models.TextField(blank=True)
+    came_from = models.CharField(max_length=64, blank=True)
+    via = models.CharField(max_length=16)
+    version_before = models.BigIntegerField()
+    version_after = models.BigIntegerField()
+    shown_digest = models.CharField(max_length=64, blank=True)
+    happened_at = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=["kind", "record_id"], name="decision_of_record")]
+        ordering = ["-id"]
+        permissions = [
+            ("decide_approval", "Can approve and deny"),
+            ("resolve_record", "Can close effects, resolve sagas and free reconciliation leases"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.answer} {self.kind} {self.record_id}"

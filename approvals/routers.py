@@ -5,7 +5,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import models
 
-SHARED: Final = frozenset({"durablerecord", "effect", "approval", "saga", "reconciliationlease"})
+SHARED: Final = frozenset({"durablerecord", "effect", "approval", "saga", "reconciliationlease", "decision"})
 
 
 def nifra_alias() -> str:

@@ -32,15 +32,21 @@ _RECONCILE: Final = ("reconcile", "kind, state, updated_at, id")
 
 
 def _indexes(vendor: str) -> tuple[tuple[str, str], ...]:
-    """Our indexes: name after the table's, and columns. Ids in code-point order, whatever the database's collation."""
+    """Our indexes: name after the table's, and what they hold. Ids in code-point order, whatever the database's collation."""
     # Every index of SQLite ends with the rowid by itself, and can't name it.
     code_points, rowid = ("id", "") if vendor == "sqlite" else ('id COLLATE "C"', ", rowid")
+    targets = "target" if vendor == "sqlite" else 'target COLLATE "C"'
+    # Only approvals are listed by these; SQLite would need the kind as a literal in each statement to use such an index.
+    approvals = "" if vendor == "sqlite" else " WHERE kind = 'approval'"
     return (
-        ("page", f"kind, state, {code_points}, updated_at"),
-        ("inbox", f"kind, state, expires_at{rowid}"),
-        ("tenant_inbox", f"kind, tenant_id, state, expires_at{rowid}"),
-        ("alike", f"kind, capability, target{rowid}"),
-        ("effect", f"kind, effect_id{rowid}"),
+        ("page", f"(kind, state, {code_points}, updated_at)"),
+        ("inbox", f"(kind, state, expires_at{rowid}){approvals}"),
+        ("tenant_inbox", f"(kind, tenant_id, state, expires_at{rowid}){approvals}"),
+        ("capability_inbox", f"(kind, capability, state, expires_at{rowid}){approvals}"),
+        ("principal_inbox", f"(kind, principal_id, state, expires_at{rowid}){approvals}"),
+        ("decider", f"(kind, decided_by, expires_at{rowid}) WHERE decided_by IS NOT NULL"),
+        ("target", f"(kind, state, {targets}{rowid})"),
+        ("effect", f"(kind, effect_id{rowid}){approvals}"),
     )
 
 
@@ -84,7 +90,7 @@ def adopt(connection: BaseDatabaseWrapper) -> None:
                 if name not in present:
                     cursor.execute(f"ALTER TABLE {RECORDS} ADD COLUMN {name} {kind} AS ({expression}) VIRTUAL")
         for name, columns in _indexes(connection.vendor):
-            cursor.execute(f"CREATE INDEX IF NOT EXISTS {RECORDS}_{name} ON {RECORDS} ({columns})")
+            cursor.execute(f"CREATE INDEX IF NOT EXISTS {RECORDS}_{name} ON {RECORDS} {columns}")
 
 
 def release(connection: BaseDatabaseWrapper) -> None:

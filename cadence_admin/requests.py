@@ -1,6 +1,7 @@
 """Requests as our views see them."""
 
 from django import http
+from django.conf import settings
 from django_htmx.middleware import HtmxDetails
 
 
@@ -13,3 +14,12 @@ class HttpRequest(http.HttpRequest):
 def wants_fragment(request: HttpRequest) -> bool:
     """Whether HTMX asks for a part of the page. A page that history restores is asked for whole."""
     return bool(request.htmx) and not request.htmx.history_restore_request
+
+
+def client_address(request: http.HttpRequest) -> str:
+    """Where a request came from. Behind a proxy, whose word is taken only if it is configured, what the proxy saw."""
+    if settings.BEHIND_PROXY:
+        forwarded = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+        if forwarded:
+            return forwarded[:64]
+    return str(request.META.get("REMOTE_ADDR", ""))[:64]

@@ -176,6 +176,8 @@ if not re.fullmatch(r"[a-z_][a-z0-9_]{0,44}", NIFRA_TABLE_PREFIX):
     raise ImproperlyConfigured(
         "CADENCE_NIFRA_TABLE_PREFIX is no prefix: use up to 45 of a-z, 0-9 and _, no digit first."
     )
+# Approving one of these takes typing what it is about: shell-style patterns of capabilities.
+CONFIRM_CAPABILITIES = env.list("CADENCE_CONFIRM_CAPABILITIES", default=["*.delete"])
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTHENTICATION_BACKENDS = ["cadence_admin.accounts.AccountBackend"]
@@ -225,7 +227,8 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
-if env.bool("CADENCE_BEHIND_PROXY", default=False):
+BEHIND_PROXY = env.bool("CADENCE_BEHIND_PROXY", default=False)
+if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 LOGGING = {

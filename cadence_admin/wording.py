@@ -24,6 +24,29 @@ def ago(moment: int, now: int) -> str:
     return f"{duration(now - moment)} ago" if moment < now else f"in {duration(moment - now)}"
 
 
+def time_left(milliseconds: int) -> str:
+    """How long something is still open: `2 min 40 s left`, `expired`."""
+    seconds = milliseconds // 1_000
+    if milliseconds <= 0:
+        return "expired"
+    if seconds < 60:
+        return f"{seconds} s left"
+    if seconds < 600:
+        return f"{seconds // 60} min {seconds % 60} s left"
+    if seconds < 3_600:
+        return f"{seconds // 60} min left"
+    if seconds < 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min left"
+    return f"{duration(milliseconds)} left"
+
+
+def urgency(milliseconds: int) -> str:
+    """The tone in which that is shown."""
+    if milliseconds < 3 * 60_000:
+        return "bad"
+    return "wait" if milliseconds < 15 * 60_000 else "off"
+
+
 def laid_out(text: str) -> str:
     """JSON text with line breaks and indents, token by token as it is stored: numbers, escapes and duplicates stay what
     they are. Text that is no JSON, or was cut off, comes out readable too."""

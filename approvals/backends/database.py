@@ -60,9 +60,11 @@ class DatabaseBackend:
             values,
         )
 
-    def get(self, kind: Kind, id: str) -> Record | None:
+    def get(self, kind: Kind, id: str, *, lock: bool = False) -> Record | None:
+        """The record; with `lock`, which takes a transaction, nobody else changes it until that ends."""
+        locking = " FOR NO KEY UPDATE" if lock and self._is_postgresql else ""
         with self._cursor() as cursor:
-            cursor.execute(f"SELECT {self._payload} FROM {RECORDS} WHERE kind = %s AND id = %s", [kind, id])
+            cursor.execute(f"SELECT {self._payload} FROM {RECORDS} WHERE kind = %s AND id = %s{locking}", [kind, id])
             row = cursor.fetchone()
         return None if row is None else read_text(kind, wire_text(row[0]))
 
@@ -245,6 +247,14 @@ class DatabaseBackend:
         return self._changed(
             f"UPDATE {LEASES} SET owner = NULL, token = NULL, expires_at = 0 WHERE {self._held}",
             [name, owner, token, self._at(now)],
+        )
+
+    def free_lease(self, name: str, owner: str, expires_at: int) -> bool:
+        """Take a lease from its holder by force and forget its cursor, if it still stands as it was seen."""
+        return self._changed(
+            f"UPDATE {LEASES} SET owner = NULL, token = NULL, expires_at = 0, cursor = NULL "
+            "WHERE name = %s AND owner = %s AND expires_at = %s",
+            [name, owner, expires_at],
         )
 
     # Parts of statements

@@ -1,0 +1,271 @@
+"""What happens when a person decides: one transaction, one winner, and an entry that says who, what and why.
+
+    answered = decide(user, approval_id, "approved", shown=shown_of(approval), comment="checked with billing", via="inbox")
+
+The record's `decidedBy` is `cadence-admin:<primary key of the user>`: printable, unique, and the same for ever, also if the
+user is renamed. Every refusal is a `DecisionError`; what was decided before is not lost in it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import psycopg.errors
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import OperationalError, connections, transaction
+
+from approvals.backends.database import DatabaseBackend
+from approvals.models import Decision
+from approvals.records import DECISIONS, Approval, Record
+from cadence_admin.errors import ServiceError
+from cadence_admin.javascript import canonical_json
+from cadence_admin.visible import GLANCE, warnings
+
+DECIDE: Final = "approvals.decide_approval"
+DECIDED_BY: Final = "cadence-admin:"
+LONGEST_COMMENT: Final = 2_000
+# So long a person waits for somebody else's transaction on the same record.
+PATIENCE: Final = "5s"
+
+# What a person is shown of an approval, by the names of the wire.
+SHOWN: Final = (
+    "approvalId",
+    "capability",
+    "target",
+    "digest",
+    "tenantId",
+    "principalId",
+    "effectId",
+    "createdAt",
+    "expiresAt",
+    "version",
+)
+
+
+class DecisionError(ServiceError):
+    """A decision that didn't count. `approval` is how the record stands, where there is one."""
+
+    def __init__(self, code: str, message: str, approval: Approval | None = None) -> None:
+        super().__init__(code, message)
+        self.approval = approval
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page showed of a record: its version, and the digest of the whole of it."""
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A decision that counts; `again` if the same person had given the same answer before."""
+
+    approval: Approval
+    again: bool = False
+
+
+def token_of(user: User) -> str:
+    """What stands as `decidedBy` in a record that this user decided."""
+    return f"{DECIDED_BY}{user.pk}"
+
+
+def seen_of(record: Record, *, whole: bool = False) -> dict[str, Any]:
+    """The members of a record that a page shows; a text longer than a glance as its beginning, length and sha256, unless
+    the `whole` of it is shown."""
+    members = record.to_members()
+    names = SHOWN if isinstance(record, Approval) else tuple(name for name in members if name != "tokenHash")
+    seen = {name: members[name] for name in names if name in members}
+    if not whole:
+        for name, value in seen.items():
+            if isinstance(value, str) and len(value) > GLANCE:
+                digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+                seen[name] = {"begins": value[:GLANCE], "length": len(value), "sha256": digest}
+    return seen
+
+
+def shown_of(approval: Approval, *, whole: bool = False) -> Shown:
+    """What a page shows of an approval, by its digest."""
+    text = canonical_json(seen_of(approval, whole=whole))
+    return Shown(approval.version, hashlib.sha256(text.encode()).hexdigest())
+
+
+def must_be_opened(approval: Approval) -> bool:
+    """Whether something of it is too long to be read at a glance."""
+    return shown_of(approval) != shown_of(approval, whole=True)
+
+
+def must_be_looked_at(approval: Approval) -> bool:
+    """Whether it is to be decided on its own page only: too long, deceptive, or to be confirmed."""
+    texts = (approval.approval_id, approval.capability, approval.target or "", approval.tenant_id, approval.principal_id)
+    return must_be_opened(approval) or must_be_confirmed(approval) or any(warnings(text) for text in texts)
+
+
+def must_be_confirmed(approval: Approval) -> bool:
+    """Whether who approves it types what it is about (`CADENCE_CONFIRM_CAPABILITIES`)."""
+    return any(fnmatchcase(approval.capability, pattern) for pattern in settings.CONFIRM_CAPABILITIES)
+
+
+def confirmation_of(approval: Approval) -> str:
+    """What is typed then: the target, or the capability of one without."""
+    return approval.target or approval.capability
+
+
+def is_own(user: User, approval: Approval) -> bool:
+    """Whether the request is the user's own: nobody decides those."""
+    return approval.principal_id in (user.get_username(), token_of(user))
+
+
+def state_at(approval: Approval, now: int) -> str:
+    """The state that a person is shown: what is past its time is expired, also before somebody writes that down."""
+    return "expired" if approval.may_expire(now) else approval.state
+
+
+def decide(
+    user: User,
+    approval_id: str,
+    answer: str,
+    *,
+    shown: Shown | None,
+    comment: str = "",
+    typed: str = "",
+    came_from: str = "",
+    via: str,
+    using: str | None = None,
+) -> Answered:
+    """Approve or deny, if it is still what the person was shown (`shown` None: whatever stands there now).
+
+    Raises `DecisionError`: `not-permitted`, `reason-required`, `approval-not-found`, `own-request`,
+    `approval-already-decided`, `approval-expired`, `approval-changed`, `approval-not-read`, `confirmation-mismatch`,
+    `record-busy`; and `RecordError` (`record-unreadable`).
+    """
+    if not user.has_perm(DECIDE):
+        raise DecisionError("not-permitted", "Your account may look at approvals, but not decide them.")
+    if answer not in DECISIONS:
+        raise DecisionError("invalid-decision", "A decision is to approve or to deny.")
+    backend = DatabaseBackend(using)
+    with changing(backend):
+        approval = backend.get("approval", approval_id, lock=True)
+        if not isinstance(approval, Approval):
+            raise DecisionError("approval-not-found", "There is no such approval any more.")
+        now = backend.now()
+        if _is_same(user, approval, answer):
+            return Answered(approval, again=True)
+        _require_open(user, approval, now)
+        _require_seen(approval, answer, shown)
+        if answer == "denied" and not comment.strip():
+            raise DecisionError("reason-required", "Say why: who asked will want to know.", approval)
+        if answer == "approved" and must_be_confirmed(approval) and typed != confirmation_of(approval):
+            raise DecisionError("confirmation-mismatch", "What you typed is not what this is about.", approval)
+        decided = approval.decided(answer, token_of(user), now)
+        if not backend.compare_and_set("approval", approval_id, approval.version, decided):
+            raise DecisionError("approval-changed", "It changed in this very moment.", approval)
+        enter(
+            user,
+            decided,
+            answer,
+            comment=comment,
+            came_from=came_from,
+            via=via,
+            shown=shown.digest if shown else "",
+            now=now,
+            using=backend.alias,
+        )
+        return Answered(decided)
+
+
+def expire(user: User, approval_id: str, *, came_from: str = "", via: str, using: str | None = None) -> bool:
+    """Write down that an approval's time is up. False if it isn't. Raises `DecisionError` (`not-permitted`,
+    `approval-not-found`)."""
+    if not user.has_perm(DECIDE):
+        raise DecisionError("not-permitted", "Your account may look at approvals, but not decide them.")
+    backend = DatabaseBackend(using)
+    with changing(backend):
+        approval = backend.get("approval", approval_id, lock=True)
+        if not isinstance(approval, Approval):
+            raise DecisionError("approval-not-found", "There is no such approval any more.")
+        now = backend.now()
+        if not approval.may_expire(now):
+            return False
+        expired = approval.expired(now)
+        if not backend.compare_and_set("approval", approval_id, approval.version, expired):
+            return False
+        enter(user, expired, "expired", came_from=came_from, via=via, now=now, using=backend.alias)
+        return True
+
+
+@contextmanager
+def changing(backend: DatabaseBackend) -> Iterator[None]:
+    """A transaction in which a person waits for others only so long. Raises `DecisionError` (`record-busy`)."""
+    busy = DecisionError("record-busy", "Somebody else is changing this right now. Nothing was done; try again.")
+    try:
+        with transaction.atomic(using=backend.alias):
+            if connections[backend.alias].vendor == "postgresql":
+                with connections[backend.alias].cursor() as cursor:
+                    cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
+            yield
+    except OperationalError as error:
+        if isinstance(error.__cause__, psycopg.errors.LockNotAvailable) or "database is locked" in str(error):
+            raise busy from error
+        raise
+
+
+def enter(
+    user: User,
+    record: Record,
+    answer: str,
+    *,
+    comment: str = "",
+    came_from: str = "",
+    via: str,
+    shown: str = "",
+    now: int,
+    using: str,
+) -> None:
+    """The entry of what a person made of a record, whose new version is given."""
+    Decision.objects.using(using).create(
+        kind=record.KIND,
+        record_id=record.id,
+        answer=answer,
+        actor=user.get_username(),
+        decided_by=token_of(user),
+        comment=comment.strip()[:LONGEST_COMMENT],
+        came_from=came_from,
+        via=via,
+        version_before=record.version - 1,
+        version_after=record.version,
+        shown_digest=shown,
+        happened_at=now,
+    )
+
+
+def _is_same(user: User, approval: Approval, answer: str) -> bool:
+    if approval.decided_by != token_of(user):
+        return False
+    # One that was approved stays approved by the same person once its token was used.
+    return answer == ("denied" if approval.state == "denied" else "approved")
+
+
+def _require_open(user: User, approval: Approval, now: int) -> None:
+    if state_at(approval, now) == "expired":
+        raise DecisionError("approval-expired", "Its time was up before anybody decided.", approval)
+    if approval.state != "pending":
+        raise DecisionError("approval-already-decided", "This was decided before you.", approval)
+    if is_own(user, approval):
+        raise DecisionError("own-request", "This is your own request: somebody else has to decide it.", approval)
+
+
+def _require_seen(approval: Approval, answer: str, shown: Shown | None) -> None:
+    if shown is None or shown == shown_of(approval, whole=True):
+        return
+    if shown != shown_of(approval):
+        raise DecisionError("approval-changed", "It changed after you looked at it. Nothing was decided.", approval)
+    if answer == "approved":
+        raise DecisionError("approval-not-read", "Open the whole of it before you approve it.", approval)
+
+

@@ -1,0 +1,332 @@
+"""What the pages ask of nifra's tables: lists in keyset pages, counts that stop early, and what belongs to one record.
+
+Only columns that every payload can fill are read; what a record is, its payload says. Each list is made of parts, one for a
+state, that an index gives in order; so no page costs more when the table grows. Times are milliseconds.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from django.db import connections
+from django.db.models import F, Q, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Collate
+
+from approvals import wire
+from approvals.models import Approval as ApprovalRow
+from approvals.models import Decision, DurableRecord, wire_text
+from approvals.models import Effect as EffectRow
+from approvals.models import Saga as SagaRow
+from approvals.records import APPROVAL_STATES, EFFECT_STATES, Approval, Effect, Record, RecordError, Saga
+from approvals.routers import nifra_alias
+from approvals.tables import LONGEST_INDEXED
+from cadence_admin.errors import ServiceError
+
+PAGE_SIZE: Final = 50
+MOST_COUNTED: Final = 100
+ASIDE_SIZE: Final = 5
+# No index knows the steps of sagas: of each unfinished state so many are searched.
+MOST_SAGAS: Final = 100
+# So old an effect or a saga that is under way needs a look.
+STALE_MS: Final = 10 * 60_000
+
+APPROVAL_VIEWS: Final = ("waiting", "approved", "denied", "consumed", "expired", "mine")
+EFFECT_VIEWS: Final = ("findings", "admission", "executing", "unknown", "committed", "failed")
+SAGA_VIEWS: Final = ("findings", "running", "compensating", "manual-review", "completed", "compensated")
+
+_OPEN_EFFECTS: Final = ("admission", "executing", "unknown")
+_OPEN_SAGAS: Final = ("running", "compensating", "manual-review")
+_LAST: Final = "\U0010ffff"
+
+Kind = TypeVar("Kind", Approval, Effect, Saga)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: its record, or why that can't be read (`problem`), and the text it was read from."""
+
+    rowid: int
+    id: str
+    text: str = field(repr=False)
+    record: Record | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, and the key to ask for the next (None at the end)."""
+
+    rows: list[Row]
+    next_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """What a list of approvals is narrowed to; an empty member doesn't narrow. `text` is an id, or what a target begins
+    with; `mine` is the token of whoever asks for the view of that name."""
+
+    view: str = "waiting"
+    tenant: str = ""
+    capability: str = ""
+    principal: str = ""
+    text: str = ""
+    mine: str = ""
+
+
+def list_approvals(wanted: ApprovalFilter, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+    """Approvals that match: waiting ones by soonest expiry, others by latest; those with a `text` by target.
+
+    Raises `ServiceError` (`invalid-key`).
+    """
+    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
+    if wanted.text:
+        return _page_by_target(parts, wanted.text, after, size)
+    return _page(parts, "expires_at", falling=wanted.view != "waiting", after=after, size=size)
+
+
+def _approvals(wanted: ApprovalFilter, now: int) -> list[QuerySet[Any]]:
+    rows = ApprovalRow.objects.all()
+    match wanted.view:
+        case "waiting":
+            return [rows.filter(state="pending", expires_at__gt=now)]
+        case "approved":
+            return [rows.filter(state="approved", expires_at__gt=now)]
+        case "expired":
+            # Also what nobody has written down yet.
+            unwritten = [rows.filter(state=state, expires_at__lte=now) for state in ("pending", "approved")]
+            return [rows.filter(state="expired", expires_at__isnull=False), *unwritten]
+        case "mine":
+            return [rows.filter(decided_by=wanted.mine, expires_at__isnull=False)]
+    return [rows.filter(state=wanted.view, expires_at__isnull=False)]
+
+
+def _narrowed(rows: QuerySet[Any], wanted: ApprovalFilter) -> QuerySet[Any]:
+    if wanted.tenant:
+        rows = rows.filter(tenant_id=wanted.tenant)
+    if wanted.capability:
+        rows = rows.filter(capability=wanted.capability)
+    if wanted.principal:
+        rows = rows.filter(principal_id=wanted.principal)
+    return rows
+
+
+def list_effects(view: str, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+    """Effects: what needs a look (the longest stuck first), or one state (the latest first).
+
+    Raises `ServiceError` (`invalid-key`).
+    """
+    rows = EffectRow.objects.all()
+    if view == "findings":
+        parts = [rows.filter(state=state, updated_at__lte=now - STALE_MS) for state in _OPEN_EFFECTS]
+        return _page(parts, "updated_at", falling=False, after=after, size=size)
+    return _page([rows.filter(state=view)], "updated_at", falling=True, after=after, size=size)
+
+
+def list_sagas(view: str, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+    """Sagas: what needs a look (the longest stuck first; manual-review at once), or one state (the latest first).
+
+    Raises `ServiceError` (`invalid-key`).
+    """
+    rows = SagaRow.objects.all()
+    if view == "findings":
+        parts = [rows.filter(state=state, updated_at__lte=now - STALE_MS) for state in _OPEN_SAGAS[:2]]
+        parts.append(rows.filter(state="manual-review"))
+        return _page(parts, "updated_at", falling=False, after=after, size=size)
+    return _page([rows.filter(state=view)], "updated_at", falling=True, after=after, size=size)
+
+
+def _page(parts: Sequence[QuerySet[Any]], column: str, *, falling: bool, after: str | None, size: int) -> Page:
+    """The next `size` rows of all parts, in the order of a column of milliseconds and, where that is the same, of rowid."""
+    sign, beyond = ("-", "lt") if falling else ("", "gt")
+    condition = Q()
+    if after is not None:
+        moment, _, last = after.partition(".")
+        given = (_number(moment), _number(last))
+        condition = Q(**{f"{column}__{beyond}": given[0]}) | Q(**{column: given[0], f"rowid__{beyond}": given[1]})
+        # The bound once more, alone: that is where an index starts.
+        condition &= Q(**{f"{column}__{beyond}e": given[0]})
+    order = (f"{sign}{column}", f"{sign}rowid")
+    found = [
+        list(rows.filter(condition).order_by(*order).only("id", "kind", "payload", column)[: size + 1]) for rows in parts
+    ]
+    merged = heapq.merge(*found, key=lambda row: (getattr(row, column), row.rowid), reverse=falling)
+    shown = list(islice(merged, size + 1))
+    key = f"{getattr(shown[size - 1], column)}.{shown[size - 1].rowid}" if len(shown) > size else None
+    return Page([read_row(row) for row in shown[:size]], key)
+
+
+def _page_by_target(parts: Sequence[QuerySet[Any]], text: str, after: str | None, size: int) -> Page:
+    """The next `size` rows whose target begins with `text`, by target; the first page has those on top whose id, or whose
+    effect's id, it is, whatever their state."""
+    rows: list[DurableRecord] = []
+    condition = Q()
+    if after is None:
+        exact = ApprovalRow.objects.filter(Q(id=text) | Q(effect_id=text))
+        rows += exact.only("id", "kind", "payload")[:ASIDE_SIZE]
+    else:
+        last = _number(after)
+        # Where that row is, the database knows: its target may be something that can't be sent.
+        there = Subquery(DurableRecord.objects.filter(rowid=last).annotate(at=_by_code_points("target")).values("at")[:1])
+        condition = Q(at__gte=there) & (Q(at__gt=there) | Q(rowid__gt=last))
+    found: list[DurableRecord] = []
+    for part in parts:
+        begins = part.alias(at=_by_code_points("target")).filter(condition, at__gte=text, at__lt=text + _LAST)
+        found += begins.order_by("at", "rowid").only("id", "kind", "payload")[: size + 1]
+    if len(parts) > 1:
+        # Of several states the targets are compared here, where each is known from its payload.
+        found.sort(key=lambda row: (_target(row), row.rowid))
+    key = str(found[size - 1].rowid) if len(found) > size else None
+    known = {row.rowid for row in rows}
+    return Page([read_row(row) for row in [*rows, *(row for row in found[:size] if row.rowid not in known)]], key)
+
+
+def _target(row: DurableRecord) -> str:
+    record = read_row(row).record
+    return (record.target or "")[:LONGEST_INDEXED] if isinstance(record, Approval | Effect) else ""
+
+
+def _by_code_points(column: str) -> Any:
+    """A column in the order of its index."""
+    return F(column) if connections[nifra_alias()].vendor == "sqlite" else Collate(column, "C")
+
+
+def _number(text: str) -> int:
+    """A number of a key. Raises `ServiceError` (`invalid-key`)."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise ServiceError("invalid-key", "That page was never given out.")
+    return int(text)
+
+
+def read_row(row: DurableRecord) -> Row:
+    """A row with its record, or with why that can't be read."""
+    shown = Row(row.rowid, row.id, wire_text(row.payload))
+    try:
+        return replace(shown, record=row.record)
+    except (wire.WireError, RecordError) as error:
+        return replace(shown, problem=str(error))
+
+
+def find(kind: str, id: str) -> Row:
+    """One record by its id. Raises `ServiceError` (`<kind>-not-found`)."""
+    row = DurableRecord.objects.filter(kind=kind, id=id).only("id", "kind", "payload").first()
+    if row is None:
+        raise ServiceError(f"{kind}-not-found", f"There is no such {kind}.")
+    return read_row(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits now: up to `MOST_COUNTED` ids by soonest expiry, whether there are more, and a tag that changes with it."""
+
+    ids: tuple[str, ...]
+    more: bool
+    tag: str
+
+
+def waiting(wanted: ApprovalFilter, now: int) -> Waiting:
+    """What a list of waiting approvals is narrowed to, but for its text. One query, by the index of the inbox."""
+    (rows,) = _approvals(replace(wanted, view="waiting"), now)
+    narrowed = _narrowed(rows, wanted).order_by("expires_at", "rowid")
+    found = list(narrowed.values_list("id", "version")[: MOST_COUNTED + 1])
+    said = "\n".join(f"{version} {id}" for id, version in found)
+    tag = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return Waiting(tuple(id for id, _ in found[:MOST_COUNTED]), len(found) > MOST_COUNTED, tag)
+
+
+def counts(views: Iterable[str], now: int, mine: str) -> dict[str, int]:
+    """How many approvals each view has, counted no further than `MOST_COUNTED` + 1. One query."""
+    alias = nifra_alias()
+    statements: list[str] = []
+    values: list[Any] = []
+    limit = MOST_COUNTED + 1
+    found = dict.fromkeys(views, 0)
+    for view in found:
+        for part in _approvals(ApprovalFilter(view=view, mine=mine), now):
+            sql, params = part.order_by().values("rowid")[:limit].query.get_compiler(using=alias).as_sql()
+            # The name is one of ours, and everything else is a parameter.
+            statements.append(f"SELECT '{view}', count(*) FROM ({sql}) AS part_{len(statements)}")  # noqa: S608
+            values += params
+    with connections[alias].cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(statements), values)
+        for view, number in cursor.fetchall():
+            found[view] = min(limit, found[view] + number)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What belongs to an approval: the effect that was stopped, later attempts at the same, sagas under way with that effect
+    as a step, decisions on this record, and other approvals of the same capability and target."""
+
+    effect: Effect | None
+    attempts: list[Effect]
+    sagas: list[Saga]
+    decisions: list[Decision]
+    alike: list[Approval]
+
+
+def about(approval: Approval, rowid: int) -> About:
+    """Five queries, each by an index or bounded."""
+    effect = next(iter(_records(EffectRow.objects.filter(id=approval.effect_id), Effect)), None)
+    attempts = [
+        attempt
+        for attempt in _alike(EffectRow.objects.exclude(id=approval.effect_id), EFFECT_STATES, approval, Effect)
+        if (attempt.digest, attempt.tenant_id, attempt.principal_id)
+        == (approval.digest, approval.tenant_id, approval.principal_id)
+    ]
+    alike = _alike(ApprovalRow.objects.exclude(rowid=rowid), APPROVAL_STATES, approval, Approval)
+    return About(effect, attempts, sagas_with(approval.effect_id), decisions_on("approval", approval.id), alike)
+
+
+def _alike(rows: QuerySet[Any], states: Sequence[str], approval: Approval, kind: type[Kind]) -> list[Kind]:
+    """The latest records of the same capability and target in the same tenant."""
+    target = (approval.target or "")[:LONGEST_INDEXED]
+    if not target or not _can_be_sent(target):
+        return []
+    same = rows.alias(at=_by_code_points("target")).filter(
+        at=target, capability=approval.capability, tenant_id=approval.tenant_id
+    )
+    latest = Q()
+    for state in states:
+        latest |= Q(rowid__in=same.filter(state=state).order_by("-rowid").values("rowid")[:ASIDE_SIZE])
+    found = _records(rows.filter(latest).order_by("-rowid")[:ASIDE_SIZE], kind)
+    return [record for record in found if getattr(record, "target", None) == approval.target]
+
+
+def _can_be_sent(text: str) -> bool:
+    """Whether a text may be a parameter: neither NUL (PostgreSQL) nor half a character."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def sagas_with(effect_id: str) -> list[Saga]:
+    """Sagas under way with a step of that effect, among the `MOST_SAGAS` that changed last in each state."""
+    if not effect_id or not _can_be_sent(effect_id):
+        return []
+    newest = Q()
+    for state in _OPEN_SAGAS:
+        of_state = SagaRow.objects.filter(state=state).order_by("-updated_at")
+        newest |= Q(rowid__in=of_state.values("rowid")[:MOST_SAGAS])
+    rows = SagaRow.objects.filter(newest).alias(text=Cast("payload", TextField())).filter(text__contains=effect_id)
+    return [
+        saga
+        for saga in _records(rows, Saga)
+        if any(effect_id in (step.effect_id, step.compensation_effect_id) for step in saga.steps)
+    ]
+
+
+def approvals_of_effect(effect_id: str) -> list[Approval]:
+    """The approvals that were asked for when that effect was stopped, the latest first."""
+    return _records(ApprovalRow.objects.filter(effect_id=effect_id).order_by("-rowid")[:ASIDE_SIZE], Approval)
+
+
+def decisions_on(kind: str, id: str) -> list[Decision]:
+    """What people did to a record, the latest first."""
+    return list(Decision.objects.filter(kind=kind, record_id=id)[:PAGE_SIZE])
+
+
+def _records(rows: QuerySet[Any], kind: type[Kind]) -> list[Kind]:
+    found = [read_row(row).record for row in rows.only("id", "kind", "payload")]
+    return [record for record in found if isinstance(record, kind)]

@@ -23,7 +23,7 @@ from approvals.models import Decision
 from approvals.records import DECISIONS, Approval, Record
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
-from cadence_admin.visible import GLANCE, warnings
+from cadence_admin.visible import GLANCE
 
 DECIDE: Final = "approvals.decide_approval"
 DECIDED_BY: Final = "cadence-admin:"
@@ -98,12 +98,6 @@ def shown_of(approval: Approval, *, whole: bool = False) -> Shown:
 def must_be_opened(approval: Approval) -> bool:
     """Whether something of it is too long to be read at a glance."""
     return shown_of(approval) != shown_of(approval, whole=True)
-
-
-def must_be_looked_at(approval: Approval) -> bool:
-    """Whether it is to be decided on its own page only: too long, deceptive, or to be confirmed."""
-    texts = (approval.approval_id, approval.capability, approval.target or "", approval.tenant_id, approval.principal_id)
-    return must_be_opened(approval) or must_be_confirmed(approval) or any(warnings(text) for text in texts)
 
 
 def must_be_confirmed(approval: Approval) -> bool:
@@ -267,5 +261,3 @@ def _require_seen(approval: Approval, answer: str, shown: Shown | None) -> None:
         raise DecisionError("approval-changed", "It changed after you looked at it. Nothing was decided.", approval)
     if answer == "approved":
         raise DecisionError("approval-not-read", "Open the whole of it before you approve it.", approval)
-
-

@@ -130,8 +130,8 @@ class ReconciliationLease(models.Model):
 class Decision(models.Model):
     """What a person did to a record: approved or denied an approval, closed an effect, resolved a step, freed a lease.
 
-    `actor` is the user's name then, `decided_by` the token that the record carries (see `approvals.decisions`). `shown_digest`
-    is the sha256 of what the person was shown.
+    `actor` is the user's name then, `decided_by` the token that the record carries (see `approvals.decisions`);
+    `shown_digest` is the sha256 of what the person was shown.
     """
 
     kind = models.CharField(max_length=16)

@@ -150,7 +150,8 @@ def _page(parts: Sequence[QuerySet[Any]], column: str, *, falling: bool, after: 
         condition &= Q(**{f"{column}__{beyond}e": given[0]})
     order = (f"{sign}{column}", f"{sign}rowid")
     found = [
-        list(rows.filter(condition).order_by(*order).only("id", "kind", "payload", column)[: size + 1]) for rows in parts
+        list(rows.filter(condition).order_by(*order).only("id", "kind", "payload", column)[: size + 1])
+        for rows in parts
     ]
     merged = heapq.merge(*found, key=lambda row: (getattr(row, column), row.rowid), reverse=falling)
     shown = list(islice(merged, size + 1))
@@ -169,7 +170,9 @@ def _page_by_target(parts: Sequence[QuerySet[Any]], text: str, after: str | None
     else:
         last = _number(after)
         # Where that row is, the database knows: its target may be something that can't be sent.
-        there = Subquery(DurableRecord.objects.filter(rowid=last).annotate(at=_by_code_points("target")).values("at")[:1])
+        there = Subquery(
+            DurableRecord.objects.filter(rowid=last).annotate(at=_by_code_points("target")).values("at")[:1]
+        )
         condition = Q(at__gte=there) & (Q(at__gt=there) | Q(rowid__gt=last))
     found: list[DurableRecord] = []
     for part in parts:
@@ -317,9 +320,9 @@ def sagas_with(effect_id: str) -> list[Saga]:
     ]
 
 
-def approvals_of_effect(effect_id: str) -> list[Approval]:
-    """The approvals that were asked for when that effect was stopped, the latest first."""
-    return _records(ApprovalRow.objects.filter(effect_id=effect_id).order_by("-rowid")[:ASIDE_SIZE], Approval)
+def approvals_of_effects(effect_ids: Sequence[str]) -> list[Approval]:
+    """The approvals that were asked for when those effects were stopped, the latest first."""
+    return _records(ApprovalRow.objects.filter(effect_id__in=effect_ids).order_by("-rowid")[:ASIDE_SIZE], Approval)
 
 
 def decisions_on(kind: str, id: str) -> list[Decision]:

@@ -9,6 +9,11 @@ from django.db import transaction
 
 LOCAL_GROUP: Final = "local accounts"
 LOCAL_ACCOUNTS: Final = ("viewer", "approver", "operator")
+# What each may do beyond looking.
+PERMISSIONS: Final = {
+    "approver": ("decide_approval",),
+    "operator": ("change_stateroot", "move_run", "reclaim_operation", "decide_approval", "resolve_record"),
+}
 
 
 class AccountBackend(ModelBackend):
@@ -31,12 +36,13 @@ def ensure_local_accounts(password: str) -> list[str]:
             user.set_password(password)
             user.save(update_fields=["password"])
             user.groups.add(group)
+            allowed = PERMISSIONS.get(name, ())
+            user.user_permissions.set(Permission.objects.filter(codename__in=allowed))
             if name == "operator":
-                user.user_permissions.set(
-                    Permission.objects.filter(content_type__app_label="runs", codename__startswith="view_")
+                tables = Permission.objects.filter(
+                    content_type__app_label__in=("runs", "approvals"), codename__startswith="view_"
                 )
-                allowed = ("change_stateroot", "move_run", "reclaim_operation")
-                user.user_permissions.add(*Permission.objects.filter(codename__in=allowed))
+                user.user_permissions.add(*tables)
         if user.check_password(password) and user.groups.filter(pk=group.pk).exists():
             names.append(name)
     return names

@@ -2,13 +2,15 @@
 
 from django import http
 from django.conf import settings
+from django.contrib.auth.models import User
 from django_htmx.middleware import HtmxDetails
 
 
 class HttpRequest(http.HttpRequest):
-    """A request after the middleware."""
+    """A request after the middleware: somebody is signed in."""
 
     htmx: HtmxDetails
+    user: User
 
 
 def wants_fragment(request: HttpRequest) -> bool:

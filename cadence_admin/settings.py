@@ -242,6 +242,7 @@ LOGGING = {
 }
 
 SAMPLE_STATE_HOME = BASE_DIR / "tests" / "data" / "cadence" / "state-home"
+SAMPLE_RECORDS = BASE_DIR / "tests" / "data" / "nifra" / "records.sqlite3"
 # Where Cadence keeps its state roots: CADENCE_STATE_HOME, else XDG_STATE_HOME, else ~/.local/state.
 STATE_HOME = Path(
     env.str("CADENCE_STATE_HOME", default="")

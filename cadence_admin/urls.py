@@ -13,8 +13,10 @@ admin.site.index_title = "Tables"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs:list"), name="home"),
     path("runs/", include("runs.urls")),
+    path("", include("approvals.urls")),
     path("leases/", views.lease_list, name="leases"),
     path("leases/reclaim/", views.lease_reclaim, name="lease-reclaim"),
+    path("leases/workers/free/", views.worker_free, name="worker-free"),
     path("sign-in/", LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True), name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),

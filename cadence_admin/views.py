@@ -4,13 +4,16 @@ from typing import Final
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from approvals.decisions import DecisionError
 from approvals.models import ReconciliationLease
+from approvals.resolutions import RESOLVE, free_lease
+from approvals.routers import nifra_alias
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest
+from cadence_admin.requests import HttpRequest, client_address
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
@@ -19,11 +22,16 @@ from runs.source import SourceError
 MOST_WORKERS: Final = 50
 LONGEST_REASON: Final = 500
 RECLAIM: Final = "runs.reclaim_operation"
+WORKER_STATUS: Final = {"lease-changed": 409, "record-busy": 503}
 
 
 @require_GET
 def lease_list(request: HttpRequest) -> HttpResponse:
     """`/leases/`: who holds what, and what ran out."""
+    return _render_leases(request)
+
+
+def _render_leases(request: HttpRequest, refusal: DecisionError | None = None) -> HttpResponse:
     view = request.GET.get("show", "expired")
     if view not in queries.LEASE_VIEWS:
         raise Http404
@@ -46,11 +54,37 @@ def lease_list(request: HttpRequest) -> HttpResponse:
         "refusals": _refusals(page.rows),
         "events": queries.recent_lease_events(),
         "workers": ReconciliationLease.objects.defer("token")[:MOST_WORKERS],
+        "workers_now": database_now(nifra_alias()),
         "may_reclaim": request.user.has_perm(RECLAIM),
+        "may_free": request.user.has_perm(RESOLVE),
+        "refusal": refusal,
         "first": "after" not in request.GET,
         "now": now,
     }
-    return render(request, "leases/list.html", context)
+    status = 200 if refusal is None else WORKER_STATUS.get(refusal.code, 422)
+    return render(request, "leases/list.html", context, status=status)
+
+
+@require_POST
+def worker_free(request: HttpRequest) -> HttpResponse:
+    """`POST /leases/workers/free/`: take a reconciliation lease from its holder, as it was seen, and clear its cursor."""
+    expires_at = request.POST.get("expires_at", "")
+    if not (expires_at.isascii() and expires_at.isdecimal() and len(expires_at) < 19):
+        raise Http404
+    try:
+        free_lease(
+            request.user,
+            request.POST.get("name", ""),
+            owner=request.POST.get("owner", ""),
+            expires_at=int(expires_at),
+            reason=request.POST.get("reason", "")[:LONGEST_REASON],
+            came_from=client_address(request),
+        )
+    except DecisionError as error:
+        if error.code == "not-permitted":
+            raise PermissionDenied from None
+        return _render_leases(request, error)
+    return redirect("leases")
 
 
 @require_POST

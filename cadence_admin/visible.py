@@ -44,6 +44,15 @@ def visible(text: str, limit: int | None = GLANCE) -> Visible:
     return Visible(tuple(_parts(shown)), tuple(warnings(text)), len(text) - len(shown))
 
 
+def visible_lines(text: str) -> Visible:
+    """As `visible`, for a text that is laid out in lines: their breaks and indents stay."""
+    parts: list[Part] = []
+    for index, line in enumerate(text.split("\n")):
+        parts += [Part("\n")] if index else []
+        parts += _letters(line)
+    return Visible(tuple(parts), (), 0)
+
+
 def warnings(text: str) -> list[str]:
     """What somebody who reads `text` should know, as sentences."""
     found = []

@@ -37,7 +37,7 @@ def time_left(milliseconds: int) -> str:
         return f"{seconds // 60} min left"
     if seconds < 86_400:
         return f"{seconds // 3_600} h {seconds % 3_600 // 60} min left"
-    return f"{duration(milliseconds)} left"
+    return "over a year left" if seconds >= 365 * 86_400 else f"{duration(milliseconds)} left"
 
 
 def urgency(milliseconds: int) -> str:

@@ -263,6 +263,7 @@ class Operation(Kept):
             models.Index(fields=["run", "-id"], name="operation_by_run"),
             models.Index(fields=["run", "lease_expires_at"], condition=HAS_LEASE, name="operation_lease_by_run"),
             models.Index(fields=["state", "lease_expires_at", "id"], name="operation_lease_by_expiry"),
+            models.Index(fields=["operation_id"], name="operation_by_name"),
         ]
 
     def __str__(self) -> str:

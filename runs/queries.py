@@ -162,6 +162,20 @@ def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: i
     return keyset_page(runs.annotate(has_expired_lease=expired), before=before, size=size)
 
 
+MOST_JOINED: Final = 200
+
+
+def operation_ids(run: Run) -> list[str]:
+    """The ids of a run's latest operations, at most `MOST_JOINED`."""
+    return list(run.operations.order_by("-pk").values_list("operation_id", flat=True)[:MOST_JOINED])
+
+
+def runs_of_operation(operation_id: str) -> list[Operation]:
+    """Operations of that id, with their runs: few, since an id belongs to one."""
+    rows = _with_run(Operation.objects.filter(operation_id=operation_id))
+    return list(rows.order_by("-pk")[:5])
+
+
 def keyset_page(rows: QuerySet[Row], *, before: int | None, size: int = PAGE_SIZE) -> Page[Row]:
     """Rows by falling primary key, from below `before` on. One query, whatever the table's size."""
     if before is not None:

@@ -38,7 +38,7 @@ def test_what_cannot_be_seen_is_shown(text: str, parts: list[Part]) -> None:
         ("naïve-café", []),
         ("p\u0430ypal", ["It mixes Cyrillic letters with Latin ones."]),
         ("\u0430\u0440\u0440", ["It is written in Cyrillic letters."]),
-        ("ｏrder", ["It has letters in unusual forms, which may look like other ones."]),
+        ("\uff4frder", ["It has letters in unusual forms, which may look like other ones."]),
         ("a\u202eb", ["It has characters that can't be seen or that change the order of others."]),
         ("order:1 ", ["It has spaces that are easy to overlook."]),
     ],

@@ -4,13 +4,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from cadence_admin.clock import now_ms
-from cadence_admin.wording import ago
+from cadence_admin.visible import GLANCE, Part, Visible, visible, visible_lines
+from cadence_admin.wording import ago, laid_out, time_left, urgency
 
 register = template.Library()
+register.filter("laid_out", laid_out)
 
 # state -> (tone, icon); the word itself is always shown beside them.
 _STATES: Final = {
@@ -34,6 +36,20 @@ _STATES: Final = {
     "rejected": ("bad", "cross"),
     "committed": ("ok", "tick"),
     "interrupted": ("wait", "minus"),
+    "pending": ("wait", "hand"),
+    "approved": ("ok", "tick"),
+    "denied": ("bad", "cross"),
+    "consumed": ("ok", "tick"),
+    "expired": ("off", "clock"),
+    "admission": ("wait", "dot"),
+    "executing": ("run", "play"),
+    "unknown": ("bad", "unseen"),
+    "failed": ("bad", "cross"),
+    "ambiguous": ("bad", "unseen"),
+    "compensating": ("wait", "again"),
+    "compensated": ("off", "minus"),
+    "compensation-failed": ("bad", "cross"),
+    "manual-review": ("bad", "hand"),
     "verified": ("ok", "tick"),
     "phase-verified": ("ok", "tick"),
     "repairable": ("wait", "again"),
@@ -41,6 +57,12 @@ _STATES: Final = {
 }
 _OTHER: Final = ("off", "dot")
 _LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+@register.filter
+def lookup(values: dict[str, Any], key: str) -> Any:
+    """A member of a dictionary by a name that the template has."""
+    return values.get(key, "")
 
 
 @register.simple_tag
@@ -57,7 +79,7 @@ def chip(tone: str, symbol: str, word: str) -> SafeString:
 
 @register.simple_tag
 def state(name: str) -> SafeString:
-    """The chip of a run's, a task's or an operation's state."""
+    """The chip of a state: of a run, a task, an operation, an effect, an approval, a saga or a step."""
     tone, symbol = _STATES.get(name, _OTHER)
     return chip(tone, symbol, name.replace("-", " "))
 
@@ -77,6 +99,55 @@ def when(milliseconds: int | None, now: int | None = None) -> SafeString:
         exact.strftime("%Y-%m-%d %H:%M:%S"),
         ago(milliseconds, now_ms() if now is None else now),
     )
+
+
+@register.simple_tag
+def exactly(milliseconds: int, now: int | None = None) -> SafeString:
+    """A moment in full: relative, UTC, and with JavaScript local."""
+    if not 0 <= milliseconds <= _LAST_MS:
+        return when(milliseconds, now)
+    utc = datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return format_html(
+        '{} <span class="exact">{} UTC</span> <span class="exact" data-local-time="{}" hidden></span>',
+        when(milliseconds, now),
+        utc,
+        milliseconds,
+    )
+
+
+@register.simple_tag
+def left(expires_at: int, now: int) -> SafeString:
+    """The time that is left; with JavaScript it counts down by itself."""
+    remaining = expires_at - now
+    return format_html(
+        '<span class="state {}" data-expires="{}">{}<span>{}</span></span>',
+        urgency(remaining),
+        expires_at,
+        icon("clock"),
+        time_left(remaining),
+    )
+
+
+@register.simple_tag
+def shown(text: str | None, limit: int | None = GLANCE) -> SafeString:
+    """A text from elsewhere, apart from what is around it: nothing in it is hidden or changes the order of other text."""
+    found = visible(text or "", limit)
+    more = format_html('<span class="odd">and {} characters more</span>', f"{found.hidden:,}") if found.hidden else ""
+    return format_html("<bdi>{}</bdi>{}", _drawn(found), more)
+
+
+@register.simple_tag
+def shown_lines(text: str) -> SafeString:
+    """A text in lines, likewise."""
+    return format_html("<bdi>{}</bdi>", _drawn(visible_lines(text)))
+
+
+def _drawn(found: Visible) -> SafeString:
+    return format_html_join("", "{}", ((_part(part),) for part in found.parts))
+
+
+def _part(part: Part) -> str | SafeString:
+    return format_html('<span class="odd" title="{}">{}</span>', part.mark, part.text) if part.mark else part.text
 
 
 @register.simple_tag

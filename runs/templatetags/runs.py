@@ -5,7 +5,6 @@ from django.utils.safestring import SafeString
 
 from cadence_admin.javascript import JsonError, parse_json
 from cadence_admin.templatetags.console import chip
-from cadence_admin.wording import laid_out
 from runs import wording
 from runs.models import Run
 from runs.queries import ChainRow
@@ -14,7 +13,6 @@ from runs.verification import OK
 register = template.Library()
 
 register.filter("stage", wording.stage)
-register.filter("laid_out", laid_out)
 
 
 @register.simple_tag

@@ -30,7 +30,66 @@
       }
     }
   }
-  setInterval(() => document.visibilityState === "visible" && tick(), 1000);
+  // What is left of a time counts down, in the words and tones that the server uses.
+  function left(ms) {
+    const s = Math.floor(ms / 1000);
+    if (ms <= 0) return "expired";
+    if (s < 60) return `${s} s left`;
+    if (s < 600) return `${Math.floor(s / 60)} min ${s % 60} s left`;
+    if (s < 3600) return `${Math.floor(s / 60)} min left`;
+    if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min left`;
+    const days = Math.floor(s / 86400);
+    if (days >= 365) return "over a year left";
+    return `${days} day${days === 1 ? "" : "s"} left`;
+  }
+  function countDown() {
+    const now = Date.now() + ahead;
+    for (const element of document.querySelectorAll("[data-expires]")) {
+      const ms = Number(element.dataset.expires) - now;
+      const text = left(ms);
+      const words = element.lastElementChild;
+      if (words.textContent === text) continue;
+      words.textContent = text;
+      element.className = `state ${ms < 180000 ? "bad" : ms < 900000 ? "wait" : "off"}`;
+      if (ms <= 0) document.dispatchEvent(new CustomEvent("expired", { detail: element }));
+    }
+    for (const element of document.querySelectorAll("[data-local-time]:empty")) {
+      element.textContent = `${new Date(Number(element.dataset.localTime)).toLocaleString()} here`;
+      element.hidden = false;
+    }
+  }
+  setInterval(() => {
+    if (document.visibilityState !== "visible") return;
+    tick();
+    countDown();
+  }, 1000);
+
+  // What is typed survives a lost session: kept for this tab until it is sent.
+  function keptName(field) {
+    return `typed ${location.pathname} ${field.form.getAttribute("action")} ${field.name}`;
+  }
+  function restore() {
+    for (const field of document.querySelectorAll("[data-keep] :is(textarea, input[type=text])")) {
+      const kept = sessionStorage.getItem(keptName(field));
+      if (kept && !field.value) {
+        field.value = kept;
+        const around = field.closest("details");
+        if (around) around.open = true;
+      }
+    }
+  }
+  document.addEventListener("input", (event) => {
+    const field = event.target;
+    if (!field.form?.matches("[data-keep]") || !field.matches("textarea, input[type=text]")) return;
+    sessionStorage.setItem(keptName(field), field.value);
+  });
+  function forget(form) {
+    for (const field of form.querySelectorAll("textarea, input[type=text]")) sessionStorage.removeItem(keptName(field));
+  }
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const form = event.detail.elt;
+    if (form.matches?.("[data-keep]") && event.detail.successful && !event.detail.xhr.getResponseHeader("HX-Redirect")) forget(form);
+  });
 
   // A click on a hash copies the whole of it.
   document.addEventListener("click", async (event) => {
@@ -83,7 +142,10 @@
   document.addEventListener("htmx:afterSwap", () => {
     keepTime();
     tick();
+    countDown();
   });
   keepTime();
   tick();
+  countDown();
+  restore();
 })();

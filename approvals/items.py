@@ -1,0 +1,116 @@
+"""An approval as the pages show it, to one person at one moment."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from approvals import decisions, wording
+from approvals.queries import Row
+from approvals.records import Approval
+from cadence_admin.javascript import JsonError, canonical_json, parse_json
+from cadence_admin.visible import warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`approval` is None for a record that can't be read. `decider` names who decided; `warnings` say what a reader should
+    know of each text; `seen` is what the page shows of the record, as text for its form."""
+
+    row: Row
+    approval: Approval | None
+    state: str = ""
+    own: bool = False
+    decider: str = ""
+    to_be_opened: bool = False
+    to_be_confirmed: bool = False
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+    seen: str = ""
+    digest: str = ""
+
+    @property
+    def deed(self) -> str:
+        return wording.deed(self.approval.capability) if self.approval else ""
+
+    @property
+    def answer(self) -> str:
+        return wording.answer_of(self.approval.state) if self.approval else ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "pending"
+
+    @property
+    def at_a_glance(self) -> bool:
+        """Whether it may be approved where it is only listed."""
+        return not (self.to_be_opened or self.to_be_confirmed or self.warnings)
+
+    @property
+    def choice(self) -> str:
+        """What stands for it in a form that decides several."""
+        return f"{self.digest}.{self.approval.version}.{self.approval.id}" if self.approval else ""
+
+
+def item_of(row: Row, user: User, now: int, names: Mapping[str, str], *, whole: bool = False) -> Item:
+    """One row as `user` sees it at `now`; with `whole` nothing of it is shortened."""
+    approval = row.record
+    if not isinstance(approval, Approval):
+        return Item(row, None)
+    texts = {
+        "Its target": approval.target or "",
+        "Its capability": approval.capability,
+        "Its tenant": approval.tenant_id,
+        "Who asks": approval.principal_id,
+        "Its id": approval.approval_id,
+    }
+    return Item(
+        row,
+        approval,
+        state=decisions.state_at(approval, now),
+        own=decisions.is_own(user, approval),
+        decider=names.get(approval.decided_by or "", approval.decided_by or ""),
+        to_be_opened=decisions.must_be_opened(approval) and not whole,
+        to_be_confirmed=decisions.must_be_confirmed(approval),
+        warnings=[(label, said) for label, text in texts.items() for said in warnings(text)],
+        seen=canonical_json(decisions.seen_of(approval, whole=whole)),
+        digest=decisions.shown_of(approval, whole=whole).digest,
+    )
+
+
+def names_of(tokens: Iterable[str | None]) -> dict[str, str]:
+    """The names of the users that tokens stand for (see `approvals.decisions`). One query at most."""
+    keys = {
+        int(number)
+        for token in tokens
+        if token and token.startswith(decisions.DECIDED_BY)
+        for number in [token.removeprefix(decisions.DECIDED_BY)]
+        if number.isascii() and number.isdecimal() and len(number) < 10
+    }
+    users = User.objects.filter(pk__in=keys) if keys else ()
+    return {decisions.token_of(user): user.get_username() for user in users}
+
+
+def differences(seen: str, approval: Approval) -> list[tuple[str, str, str]]:
+    """What changed between what a person saw and what stands there now: label, then, now."""
+    try:
+        was = parse_json(seen)
+    except JsonError:
+        return []
+    if not isinstance(was, dict):
+        return []
+    now = decisions.seen_of(approval, whole=True)
+    brief = decisions.seen_of(approval)
+    return [
+        (label, _said(was.get(name)), _said(now.get(name)))
+        for name, label in wording.MEMBERS.items()
+        if was.get(name) not in (now.get(name), brief.get(name))
+    ]
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return f"{value.get('begins', '')}… ({value.get('length')} characters)"
+    return value if isinstance(value, str) else str(value)

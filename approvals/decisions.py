@@ -20,7 +20,7 @@ from django.db import OperationalError, connections, transaction
 
 from approvals.backends.database import DatabaseBackend
 from approvals.models import Decision
-from approvals.records import DECISIONS, Approval, Record
+from approvals.records import DECISIONS, Approval, Record, RecordError
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
 from cadence_admin.visible import GLANCE
@@ -147,6 +147,8 @@ def decide(
         approval = backend.get("approval", approval_id, lock=True)
         if not isinstance(approval, Approval):
             raise DecisionError("approval-not-found", "There is no such approval any more.")
+        if approval.id != approval_id:
+            raise RecordError("record-unreadable", f"{approval_id}: its payload is that of {approval.id}")
         now = backend.now()
         if _is_same(user, approval, answer):
             return Answered(approval, again=True)

@@ -10,7 +10,7 @@ from approvals import decisions, wording
 from approvals.queries import Row
 from approvals.records import Approval
 from cadence_admin.javascript import JsonError, canonical_json, parse_json
-from cadence_admin.visible import warnings
+from cadence_admin.visible import plain, warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Item:
 
     @property
     def deed(self) -> str:
-        return wording.deed(self.approval.capability) if self.approval else ""
+        return plain(wording.deed(self.approval.capability)) if self.approval else ""
 
     @property
     def answer(self) -> str:

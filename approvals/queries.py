@@ -23,7 +23,9 @@ from approvals.models import Saga as SagaRow
 from approvals.records import APPROVAL_STATES, EFFECT_STATES, Approval, Effect, Record, RecordError, Saga
 from approvals.routers import nifra_alias
 from approvals.tables import LONGEST_INDEXED
+from cadence_admin.clock import now_in_statement
 from cadence_admin.errors import ServiceError
+from cadence_admin.visible import can_be_sent
 
 PAGE_SIZE: Final = 50
 MOST_COUNTED: Final = 100
@@ -81,13 +83,13 @@ def list_approvals(wanted: ApprovalFilter, now: int, *, after: str | None = None
 
     Raises `ServiceError` (`invalid-key`).
     """
-    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
     if wanted.text:
-        return _page_by_target(parts, wanted.text, after, size)
+        return _page_by_target(wanted, now, after, size)
+    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
     return _page(parts, "expires_at", falling=wanted.view != "waiting", after=after, size=size)
 
 
-def _approvals(wanted: ApprovalFilter, now: int) -> list[QuerySet[Any]]:
+def _approvals(wanted: ApprovalFilter, now: Any) -> list[QuerySet[Any]]:
     rows = ApprovalRow.objects.all()
     match wanted.view:
         case "waiting":
@@ -159,13 +161,15 @@ def _page(parts: Sequence[QuerySet[Any]], column: str, *, falling: bool, after: 
     return Page([read_row(row) for row in shown[:size]], key)
 
 
-def _page_by_target(parts: Sequence[QuerySet[Any]], text: str, after: str | None, size: int) -> Page:
+def _page_by_target(wanted: ApprovalFilter, now: int, after: str | None, size: int) -> Page:
     """The next `size` rows whose target begins with `text`, by target; the first page has those on top whose id, or whose
     effect's id, it is, whatever their state."""
+    text = wanted.text
+    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
     rows: list[DurableRecord] = []
     condition = Q()
     if after is None:
-        exact = ApprovalRow.objects.filter(Q(id=text) | Q(effect_id=text))
+        exact = _narrowed(ApprovalRow.objects.filter(Q(id=text) | Q(effect_id=text)), wanted)
         rows += exact.only("id", "kind", "payload")[:ASIDE_SIZE]
     else:
         last = _number(after)
@@ -207,7 +211,10 @@ def read_row(row: DurableRecord) -> Row:
     """A row with its record, or with why that can't be read."""
     shown = Row(row.rowid, row.id, wire_text(row.payload))
     try:
-        return replace(shown, record=row.record)
+        record = row.record
+        if record.id != row.id:
+            return replace(shown, problem=f"its payload is that of {record.id}")
+        return replace(shown, record=record)
     except (wire.WireError, RecordError) as error:
         return replace(shown, problem=str(error))
 
@@ -229,9 +236,9 @@ class Waiting:
     tag: str
 
 
-def waiting(wanted: ApprovalFilter, now: int) -> Waiting:
+def waiting(wanted: ApprovalFilter) -> Waiting:
     """What a list of waiting approvals is narrowed to, but for its text. One query, by the index of the inbox."""
-    (rows,) = _approvals(replace(wanted, view="waiting"), now)
+    (rows,) = _approvals(replace(wanted, view="waiting"), now_in_statement(nifra_alias()))
     narrowed = _narrowed(rows, wanted).order_by("expires_at", "rowid")
     found = list(narrowed.values_list("id", "version")[: MOST_COUNTED + 1])
     said = "\n".join(f"{version} {id}" for id, version in found)
@@ -241,22 +248,28 @@ def waiting(wanted: ApprovalFilter, now: int) -> Waiting:
 
 def counts(views: Iterable[str], now: int, mine: str) -> dict[str, int]:
     """How many approvals each view has, counted no further than `MOST_COUNTED` + 1. One query."""
-    alias = nifra_alias()
-    statements: list[str] = []
-    values: list[Any] = []
     limit = MOST_COUNTED + 1
     found = dict.fromkeys(views, 0)
-    for view in found:
-        for part in _approvals(ApprovalFilter(view=view, mine=mine), now):
-            sql, params = part.order_by().values("rowid")[:limit].query.get_compiler(using=alias).as_sql()
-            # The name is one of ours, and everything else is a parameter.
-            statements.append(f"SELECT '{view}', count(*) FROM ({sql}) AS part_{len(statements)}")  # noqa: S608
-            values += params
-    with connections[alias].cursor() as cursor:
-        cursor.execute(" UNION ALL ".join(statements), values)
-        for view, number in cursor.fetchall():
-            found[view] = min(limit, found[view] + number)
+    parts = [(view, part) for view in found for part in _approvals(ApprovalFilter(view=view, mine=mine), now)]
+    for index, number in _at_once("count(*)", [part.order_by()[:limit] for _, part in parts]):
+        view = parts[index][0]
+        found[view] = min(limit, found[view] + number)
     return found
+
+
+def _at_once(wanted: str, parts: Sequence[QuerySet[Any]]) -> list[tuple[int, int]]:
+    """Something of the rowids of several bounded queries, each with the index of its query. One statement: an OR of them
+    would read the whole table on PostgreSQL, and SQLite takes no UNION of queries with an order."""
+    alias = nifra_alias()
+    compiled = [part.values("rowid").query.get_compiler(using=alias).as_sql() for part in parts]
+    # What is wanted is ours, and every value is a parameter.
+    selects = [
+        f"SELECT {index}, {wanted} FROM ({sql}) AS part_{index}"  # noqa: S608
+        for index, (sql, _) in enumerate(compiled)
+    ]
+    with connections[alias].cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(selects), [value for _, params in compiled for value in params])
+        return [(int(index), int(value)) for index, value in cursor.fetchall()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,47 +285,44 @@ class About:
 
 
 def about(approval: Approval, rowid: int) -> About:
-    """Five queries, each by an index or bounded."""
-    effect = next(iter(_records(EffectRow.objects.filter(id=approval.effect_id), Effect)), None)
+    """Eight queries, each by an index or bounded."""
+    stopped = approval.effect_id if can_be_sent(approval.effect_id) else ""
+    effect = next(iter(_records(EffectRow.objects.filter(id=stopped), Effect)), None)
     attempts = [
         attempt
-        for attempt in _alike(EffectRow.objects.exclude(id=approval.effect_id), EFFECT_STATES, approval, Effect)
+        for attempt in _alike(EffectRow.objects.exclude(id=stopped), EFFECT_STATES, approval, Effect)
         if (attempt.digest, attempt.tenant_id, attempt.principal_id)
         == (approval.digest, approval.tenant_id, approval.principal_id)
     ]
     alike = _alike(ApprovalRow.objects.exclude(rowid=rowid), APPROVAL_STATES, approval, Approval)
-    return About(effect, attempts, sagas_with(approval.effect_id), decisions_on("approval", approval.id), alike)
+    return About(effect, attempts, sagas_with(stopped), decisions_on("approval", approval.id), alike)
 
 
 def _alike(rows: QuerySet[Any], states: Sequence[str], approval: Approval, kind: type[Kind]) -> list[Kind]:
     """The latest records of the same capability and target in the same tenant."""
     target = (approval.target or "")[:LONGEST_INDEXED]
-    if not target or not _can_be_sent(target):
+    if not target or not all(map(can_be_sent, (target, approval.capability, approval.tenant_id))):
         return []
     same = rows.alias(at=_by_code_points("target")).filter(
         at=target, capability=approval.capability, tenant_id=approval.tenant_id
     )
-    latest = Q()
-    for state in states:
-        latest |= Q(rowid__in=same.filter(state=state).order_by("-rowid").values("rowid")[:ASIDE_SIZE])
-    found = _records(rows.filter(latest).order_by("-rowid")[:ASIDE_SIZE], kind)
+    latest = _at_once("rowid", [same.filter(state=state).order_by("-rowid")[:ASIDE_SIZE] for state in states])
+    newest = sorted((rowid for _, rowid in latest), reverse=True)[:ASIDE_SIZE]
+    found = _records(rows.filter(rowid__in=newest).order_by("-rowid"), kind)
     return [record for record in found if getattr(record, "target", None) == approval.target]
-
-
-def _can_be_sent(text: str) -> bool:
-    """Whether a text may be a parameter: neither NUL (PostgreSQL) nor half a character."""
-    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def sagas_with(effect_id: str) -> list[Saga]:
     """Sagas under way with a step of that effect, among the `MOST_SAGAS` that changed last in each state."""
-    if not effect_id or not _can_be_sent(effect_id):
+    if not effect_id:
         return []
-    newest = Q()
-    for state in _OPEN_SAGAS:
-        of_state = SagaRow.objects.filter(state=state).order_by("-updated_at")
-        newest |= Q(rowid__in=of_state.values("rowid")[:MOST_SAGAS])
-    rows = SagaRow.objects.filter(newest).alias(text=Cast("payload", TextField())).filter(text__contains=effect_id)
+    states = [SagaRow.objects.filter(state=state).order_by("-updated_at")[:MOST_SAGAS] for state in _OPEN_SAGAS]
+    newest = [rowid for _, rowid in _at_once("rowid", states)]
+    rows = (
+        SagaRow.objects.filter(rowid__in=newest)
+        .alias(text=Cast("payload", TextField()))
+        .filter(text__contains=effect_id)
+    )
     return [
         saga
         for saga in _records(rows, Saga)

@@ -101,7 +101,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "first": first,
         "filtered": any((wanted.tenant, wanted.capability, wanted.principal, wanted.text)),
         "live": live,
-        "waiting": queries.waiting(wanted, now) if live else None,
+        "waiting": queries.waiting(wanted) if live else None,
         "may_decide": request.user.has_perm(DECIDE),
         "now": now,
     }
@@ -119,7 +119,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
     form = InboxForm(request.GET)
     if not form.is_valid():
         raise Http404
-    found = queries.waiting(form.wanted(""), _now())
+    found = queries.waiting(form.wanted(""))
     tag = f'"{found.tag}"'
     response: HttpResponse
     if request.headers.get("If-None-Match") == tag:

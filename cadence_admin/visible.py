@@ -44,6 +44,12 @@ def visible(text: str, limit: int | None = GLANCE) -> Visible:
     return Visible(tuple(_parts(shown)), tuple(warnings(text)), len(text) - len(shown))
 
 
+def plain(text: str, limit: int = 60) -> str:
+    """`text` for places that hold no marks, such as the title of a window."""
+    found = visible(text, limit)
+    return "".join(f"[{part.text}]" if part.mark else part.text for part in found.parts) + ("…" if found.hidden else "")
+
+
 def visible_lines(text: str) -> Visible:
     """As `visible`, for a text that is laid out in lines: their breaks and indents stay."""
     parts: list[Part] = []
@@ -69,6 +75,11 @@ def warnings(text: str) -> list[str]:
     if unicodedata.normalize("NFKC", text) != text:
         found.append("It has letters in unusual forms, which may look like other ones.")
     return found
+
+
+def can_be_sent(text: str) -> bool:
+    """Whether a database takes a text as a parameter: neither NUL nor half a character."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_hidden(character: str) -> bool:

@@ -8,11 +8,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from cadence_admin.clock import now_ms
-from cadence_admin.visible import GLANCE, Part, Visible, visible, visible_lines
+from cadence_admin.visible import GLANCE, Part, Visible, plain, visible, visible_lines
 from cadence_admin.wording import ago, laid_out, time_left, urgency
 
 register = template.Library()
 register.filter("laid_out", laid_out)
+register.filter("plain", plain)
 
 # state -> (tone, icon); the word itself is always shown beside them.
 _STATES: Final = {

@@ -122,7 +122,9 @@ def test_the_clock_that_decides_is_the_databases(database: Adapter, approver: Us
     now = database.backend.now()
     past = asked(database, expires_at=now - 1)
     assert state_at(past, now) == "expired"
-    assert refusal(lambda: decide(approver, past.id, "approved", shown=shown_of(past), via="page")) == "approval-expired"
+    assert (
+        refusal(lambda: decide(approver, past.id, "approved", shown=shown_of(past), via="page")) == "approval-expired"
+    )
     assert current(database, past).state == "pending"
     assert expire(approver, past.id, via="admin")
     assert not expire(approver, past.id, via="admin")
@@ -161,9 +163,7 @@ def test_what_is_not_there_is_gone(approver: User) -> None:
     assert refusal(lambda: expire(approver, "nothing", via="page")) == "approval-not-found"
 
 
-def test_a_confirmed_capability_takes_its_target_typed(
-    database: Adapter, approver: User, settings: Any
-) -> None:
+def test_a_confirmed_capability_takes_its_target_typed(database: Adapter, approver: User, settings: Any) -> None:
     settings.CONFIRM_CAPABILITIES = ["*.delete", "db.*"]
     for capability, target, typed in (("infra.delete", "bucket:1", "bucket:1"), ("db.migrate", None, "db.migrate")):
         record = asked(database, capability=capability, target=target)
@@ -245,7 +245,13 @@ def test_the_consuming_side_sees_it(database: Adapter, approver: User, answer: s
     }
     assert (theirs["state"], theirs["decidedBy"], theirs["version"]) == (answer, token_of(approver), 2)
     coordinator = ApprovalCoordinator(database.approvals, found["secretUtf8"].encode())
-    names = {"tenant_id": "tenantId", "principal_id": "principalId", "capability": "cap", "target": "target", "digest": "digest"}
+    names = {
+        "tenant_id": "tenantId",
+        "principal_id": "principalId",
+        "capability": "cap",
+        "target": "target",
+        "digest": "digest",
+    }
     binding = Binding(**{name: entry.get(key) for name, key in names.items()})
     if answer == "denied":
         with pytest.raises(ApprovalError) as error:

@@ -91,13 +91,18 @@ def seen_of(record: Record, *, whole: bool = False) -> dict[str, Any]:
 
 def shown_of(approval: Approval, *, whole: bool = False) -> Shown:
     """What a page shows of an approval, by its digest."""
-    text = canonical_json(seen_of(approval, whole=whole))
-    return Shown(approval.version, hashlib.sha256(text.encode()).hexdigest())
+    return Shown(approval.version, digest_of(canonical_json(seen_of(approval, whole=whole))))
+
+
+def digest_of(seen: str) -> str:
+    """The digest of what a page shows, from its canonical text."""
+    return hashlib.sha256(seen.encode()).hexdigest()
 
 
 def must_be_opened(approval: Approval) -> bool:
     """Whether something of it is too long to be read at a glance."""
-    return shown_of(approval) != shown_of(approval, whole=True)
+    members = approval.to_members()
+    return any(isinstance(members.get(name), str) and len(members[name]) > GLANCE for name in SHOWN)
 
 
 def must_be_confirmed(approval: Approval) -> bool:

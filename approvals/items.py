@@ -15,7 +15,8 @@ from cadence_admin.visible import plain, warnings
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`approval` is None for a record that can't be read. `decider` names who decided; `warnings` say what a reader should
+    """`approval` is None for a record that can't be read. `decider` names who decided, `effect_state` is that of the effect
+    that was stopped ("" if it isn't in the journal); `warnings` say what a reader should
     know of each text; `seen` is what the page shows of the record, as text for its form."""
 
     row: Row
@@ -23,6 +24,7 @@ class Item:
     state: str = ""
     own: bool = False
     decider: str = ""
+    effect_state: str = ""
     to_be_opened: bool = False
     to_be_confirmed: bool = False
     warnings: list[tuple[str, str]] = field(default_factory=list)
@@ -52,11 +54,21 @@ class Item:
         return f"{self.digest}.{self.approval.version}.{self.approval.id}" if self.approval else ""
 
 
-def item_of(row: Row, user: User, now: int, names: Mapping[str, str], *, whole: bool = False) -> Item:
-    """One row as `user` sees it at `now`; with `whole` nothing of it is shortened."""
+def item_of(
+    row: Row,
+    user: User,
+    now: int,
+    names: Mapping[str, str],
+    effects: Mapping[str, str] | None = None,
+    *,
+    whole: bool = False,
+) -> Item:
+    """One row as `user` sees it at `now`; with `whole` nothing of it is shortened. `names` has those of deciders by their
+    tokens, `effects` states by id."""
     approval = row.record
     if not isinstance(approval, Approval):
         return Item(row, None)
+    seen = canonical_json(decisions.seen_of(approval, whole=whole))
     texts = {
         "Its target": approval.target or "",
         "Its capability": approval.capability,
@@ -70,11 +82,12 @@ def item_of(row: Row, user: User, now: int, names: Mapping[str, str], *, whole: 
         state=decisions.state_at(approval, now),
         own=decisions.is_own(user, approval),
         decider=names.get(approval.decided_by or "", approval.decided_by or ""),
+        effect_state=(effects or {}).get(approval.effect_id, ""),
         to_be_opened=decisions.must_be_opened(approval) and not whole,
         to_be_confirmed=decisions.must_be_confirmed(approval),
         warnings=[(label, said) for label, text in texts.items() for said in warnings(text)],
-        seen=canonical_json(decisions.seen_of(approval, whole=whole)),
-        digest=decisions.shown_of(approval, whole=whole).digest,
+        seen=seen,
+        digest=decisions.digest_of(seen),
     )
 
 

@@ -148,6 +148,8 @@ class Decision(models.Model):
     happened_at = models.BigIntegerField()
 
     class Meta:
+        # It may lie in another application's database: its name says whose it is.
+        db_table = "cadence_admin_decision"
         indexes = [models.Index(fields=["kind", "record_id"], name="decision_of_record")]
         ordering = ["-id"]
         permissions = [

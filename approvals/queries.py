@@ -335,6 +335,12 @@ def approvals_of_effects(effect_ids: Sequence[str]) -> list[Approval]:
     return _records(ApprovalRow.objects.filter(effect_id__in=effect_ids).order_by("-rowid")[:ASIDE_SIZE], Approval)
 
 
+def effect_states(effect_ids: Iterable[str]) -> dict[str, str]:
+    """The states of effects by id, of those that are in the journal. One query."""
+    ids = [id for id in effect_ids if can_be_sent(id)]
+    return dict(EffectRow.objects.filter(id__in=ids).values_list("id", "state")) if ids else {}
+
+
 def decisions_on(kind: str, id: str) -> list[Decision]:
     """What people did to a record, the latest first."""
     return list(Decision.objects.filter(kind=kind, record_id=id)[:PAGE_SIZE])

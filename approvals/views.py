@@ -109,8 +109,10 @@ def inbox(request: HttpRequest) -> HttpResponse:
 
 
 def _items(request: HttpRequest, rows: list[queries.Row], now: int) -> list[Item]:
-    names = names_of(row.record.decided_by for row in rows if isinstance(row.record, Approval))
-    return [item_of(row, request.user, now, names) for row in rows]
+    records = [row.record for row in rows if isinstance(row.record, Approval)]
+    names = names_of(record.decided_by for record in records)
+    effects = queries.effect_states(record.effect_id for record in records)
+    return [item_of(row, request.user, now, names, effects) for row in rows]
 
 
 @require_GET

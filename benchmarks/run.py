@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from benchmarks import durable, store
+from benchmarks import durable, inbox, store
 from runs.chain import Event
 from runs.lifecycle import reduce_events
 from tests.runs.stores import Store, chain
@@ -182,6 +182,7 @@ def main() -> None:
             pages()
             store.appends()
             store.reclaiming()
+            inbox.run(timed)
             durable.run(_url(connection))
         finally:
             connection.creation.destroy_test_db(str(own_name), verbosity=0)

@@ -41,6 +41,8 @@ class Visible:
 def visible(text: str, limit: int | None = GLANCE) -> Visible:
     """`text` as people may see it: at most `limit` characters of it (None: all). The warnings are about the whole text."""
     shown = text if limit is None else text[:limit]
+    if shown and shown.isascii() and shown.isprintable() and " " not in shown:  # what nearly all texts are
+        return Visible((Part(shown),), tuple(warnings(text)), len(text) - len(shown))
     return Visible(tuple(_parts(shown)), tuple(warnings(text)), len(text) - len(shown))
 
 
@@ -61,7 +63,9 @@ def visible_lines(text: str) -> Visible:
 
 def warnings(text: str) -> list[str]:
     """What somebody who reads `text` should know, as sentences."""
-    found = []
+    found: list[str] = []
+    if text.isascii() and text.isprintable() and " " not in text:
+        return found
     if any(_is_hidden(character) for character in set(text)):
         found.append("It has characters that can't be seen or that change the order of others.")
     if text.startswith(" ") or text.endswith(" ") or " " * (_LONGEST_RUN + 1) in text:

@@ -76,6 +76,7 @@ def test_a_newcomer_sees_runs(tmp_path: Path) -> None:
         runs = fetch(opener, f"{url}/sign-in/", form)
         assert "audit-trail" in runs
         assert "sample" in runs
+        assert "Refund" in fetch(opener, f"{url}/approvals/")
         css = re.search(r'href="(/static/css/console\.[0-9a-f]+\.css)"', runs)
         assert css, "static files are named by what they hold"
         assert "color-scheme" in fetch(opener, url + css[1])

@@ -31,6 +31,7 @@ class Migration(migrations.Migration):
                 ("happened_at", models.BigIntegerField()),
             ],
             options={
+                "db_table": "cadence_admin_decision",
                 "ordering": ["-id"],
                 "permissions": [
                     ("decide_approval", "Can approve and deny"),

@@ -74,11 +74,13 @@ def store_raw(id: str, payload: str, state: str = "pending") -> None:
 
 def test_the_soonest_to_expire_comes_first(database: Adapter, sign_in: SignIn) -> None:
     now = database.backend.now()
+    database.backend.create("effect", effect(effect_id="stopped", state="executing"))
     for target, left in (("late", 900_000), ("soon", 60_000), ("past", -1)):
-        asked(database, target=target, expires_at=now + left)
+        asked(database, target=target, expires_at=now + left, effect_id="stopped" if target == "soon" else "other")
     response = sign_in("approver").get("/approvals/")
     assert targets_of(response) == ["soon", "late"]
     assert "2 approvals wait" in text_of(response)
+    assert text_of(response).count("; effect executing") == 1
     assert response.content.decode().count("data-approve") == 2
     assert "no-store" in response["Cache-Control"]
     expired = sign_in("approver").get("/approvals/?show=expired")
@@ -170,6 +172,7 @@ def test_the_number_of_queries_is_fixed(database: Adapter, sign_in: SignIn) -> N
     pages += ["/approvals/~waiting/", reverse("approval", args=[first.id])]
 
     def more(number: int) -> None:
+        database.backend.create("effect", effect(effect_id="e"))
         asked(database, target="t", effect_id="e")
         asked(database, target="t", state="approved", decided_by=f"cadence-admin:{number}", expires_at=1)
         database.backend.create("effect", effect(state="executing"))

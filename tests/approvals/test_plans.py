@@ -13,42 +13,20 @@ from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.queries import ApprovalFilter
 from approvals.tables import RECORDS
+from tests.approvals.filling import fill
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COUNT = 100_000
 LIMIT = 100
 
-# One record in a thousand is pending or executing, the others are done with; half belong to another tenant.
-_STATE = "CASE WHEN i %% 1000 = 0 THEN '{open}' ELSE '{done}' END"
-_POSTGRESQL = """
-INSERT INTO {table} (kind, id, state, updated_at, version, payload)
-SELECT '{kind}', '{kind}-' || lpad(i::text, 6, '0'), {state}, i, 1, jsonb_build_object(
-  'r', '{{"$w": "ref", "i": 0}}'::jsonb, 'n', jsonb_build_array(jsonb_build_object('$w', 'obj', 'v', jsonb_build_object(
-    '{kind}Id', '{kind}-' || lpad(i::text, 6, '0'), 'state', {state}, 'tenantId', 'tenant-' || (i %% 2), 'principalId', 'bot',
-    'capability', 'payments.refund', 'target', 'order:' || i, 'effectId', 'effect-' || lpad(i::text, 6, '0'),
-    'tokenHash', 'hash', 'createdAt', i, 'expiresAt', i + 1000, 'updatedAt', i, 'version', 1))))
-FROM generate_series(1, {count}) AS i
-"""
-_SQLITE = """
-WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < {count})
-INSERT INTO {table} (kind, id, state, updated_at, version, payload)
-SELECT '{kind}', printf('{kind}-%%06d', i), {state}, i, 1, json_object(
-  'r', json('{{"$w":"ref","i":0}}'), 'n', json_array(json_object('$w', 'obj', 'v', json_object(
-    '{kind}Id', printf('{kind}-%%06d', i), 'state', {state}, 'tenantId', 'tenant-' || (i %% 2), 'principalId', 'bot',
-    'capability', 'payments.refund', 'target', 'order:' || i, 'effectId', printf('effect-%%06d', i),
-    'tokenHash', 'hash', 'createdAt', i, 'expiresAt', i + 1000, 'updatedAt', i, 'version', 1))))
-FROM numbers
-"""
-
 
 @pytest.fixture
 def filled(database: Adapter) -> Adapter:
-    statement = _SQLITE if connection.vendor == "sqlite" else _POSTGRESQL
+    # One record in a thousand is pending or executing, the others are done with.
+    for kind, open_state, done in (("approval", "pending", "consumed"), ("effect", "executing", "committed")):
+        fill(kind, COUNT // 2, f"CASE WHEN i %% 1000 = 0 THEN '{open_state}' ELSE '{done}' END")
     with connection.cursor() as cursor:
-        for kind, open_state, done in (("approval", "pending", "consumed"), ("effect", "executing", "committed")):
-            state = _STATE.format(open=open_state, done=done)
-            cursor.execute(statement.format(table=RECORDS, kind=kind, state=state, count=COUNT // 2), [])
         cursor.execute("ANALYZE")
     return database
 

@@ -271,7 +271,9 @@ def test_the_chosen_ones_together(open_page: OpenPage, adapter: Adapter) -> None
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("target", ["x" * 65_536, "order\u202e1488:", "a" + " " * 10_000 + "b", "</script><b>bold", "חשבון-42"])
+@pytest.mark.parametrize(
+    "target", ["x" * 65_536, "order\u202e1488:", "a" + " " * 10_000 + "b", "</script><b>bold", "חשבון-42"]
+)
 def test_hostile_targets_stay_in_their_place(open_page: OpenPage, adapter: Adapter, width: int, target: str) -> None:
     record = approval(expires_at=FAR, target=target)
     adapter.backend.create("approval", record)

@@ -404,7 +404,7 @@ def test_a_run_costs_the_same_at_any_length(sign_in: SignIn) -> None:
         StateRoot.objects.all().delete()
         return len(queries)
 
-    assert cost(3) == cost(300) == 16
+    assert cost(3) == cost(300) == 18
 
 
 # Hostile content

@@ -17,8 +17,8 @@ from approvals.queries import read_row
 from approvals.records import APPROVAL_STATES, EFFECT_STATES, SAGA_STATES, RecordError
 from cadence_admin.admin import ConstantFilter, ReadOnlyAdmin
 from cadence_admin.requests import client_address
-from cadence_admin.templatetags.console import shown, shown_lines, when
-from cadence_admin.visible import plain
+from cadence_admin.templatetags.console import when
+from cadence_admin.visible import plain, plain_lines
 from cadence_admin.wording import laid_out
 
 MOST_AT_ONCE: Final = 100
@@ -45,16 +45,16 @@ class RecordAdmin(ReadOnlyAdmin):
         return ["name", "state", "version", "changed", "stored"]
 
     @admin.display(description="id", ordering="id")
-    def name(self, row: Any) -> SafeString:
-        return shown(row.id)
+    def name(self, row: Any) -> str:
+        return plain(row.id)
 
     @admin.display(description="about")
-    def about(self, row: Any) -> SafeString:
+    def about(self, row: Any) -> str:
         record = read_row(row).record
         if record is None:
-            return SafeString("can't be read")
+            return "can't be read"
         parts = (getattr(record, "capability", getattr(record, "definition", "")), getattr(record, "target", None))
-        return format_html("{} {}", *(shown(part or "", 80) for part in parts))
+        return " ".join(plain(part) for part in parts if part)
 
     @admin.display(description="changed")
     def changed(self, row: Any) -> SafeString:
@@ -62,7 +62,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description="as it is stored")
     def stored(self, row: Any) -> SafeString:
-        return format_html("<pre>{}</pre>", shown_lines(laid_out(wording.raw(read_row(row).text))))
+        return format_html("<pre>{}</pre>", plain_lines(laid_out(wording.raw(read_row(row).text))))
 
     def settle(self, request: HttpRequest, rows: QuerySet[Any], act: Callable[[Any], str]) -> None:
         """Do something to each selected row on its own, and say what came of it."""

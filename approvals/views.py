@@ -167,7 +167,7 @@ def decision(request: HttpRequest, approval_id: str) -> HttpResponse:
         )
     except DecisionError as error:
         changes: tuple[tuple[str, str, str], ...] = ()
-        if error.approval is not None and error.code in ("approval-changed", "approval-already-decided"):
+        if error.approval is not None and error.code == "approval-changed":
             changes = tuple(differences(given["seen"], error.approval))
         return _render_answer(request, approval_id, Refusal(error.code, str(error), changes))
     except RecordError as error:

@@ -48,7 +48,15 @@ def visible(text: str, limit: int | None = GLANCE) -> Visible:
 
 def plain(text: str, limit: int = 60) -> str:
     """`text` for places that hold no marks, such as the title of a window."""
-    found = visible(text, limit)
+    return _marked(visible(text, limit))
+
+
+def plain_lines(text: str) -> str:
+    """A text in lines, likewise."""
+    return _marked(visible_lines(text))
+
+
+def _marked(found: Visible) -> str:
     return "".join(f"[{part.text}]" if part.mark else part.text for part in found.parts) + ("…" if found.hidden else "")
 
 

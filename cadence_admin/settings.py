@@ -143,10 +143,13 @@ def _database(variable: str, url: str) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
             }
         case "django.db.backends.postgresql":
-            # Nothing that lives longer than a transaction on the server, so that PgBouncer in transaction mode works.
+            # Nothing that lives longer than a transaction on the server, so that PgBouncer in transaction mode works,
+            # unless somebody says that there is none: planning a statement once saves a third of its time.
+            prepare = env.bool("CADENCE_DATABASE_PREPARE", default=False)
             options |= {
                 "pool": {"min_size": 1, "max_size": env.int("CADENCE_DATABASE_POOL", default=8), "timeout": 10},
-                "prepare_threshold": None,
+                "prepare_threshold": 5 if prepare else None,
+                "server_side_binding": prepare,
             }
             config["DISABLE_SERVER_SIDE_CURSORS"] = True
         case engine:

@@ -15,6 +15,7 @@ from approvals import decisions, resolutions, wording
 from approvals.models import Approval, Decision, Effect, ReconciliationLease, Saga
 from approvals.queries import read_row
 from approvals.records import APPROVAL_STATES, EFFECT_STATES, SAGA_STATES, RecordError
+from cadence_admin.access import access_of
 from cadence_admin.admin import ConstantFilter, ReadOnlyAdmin
 from cadence_admin.requests import client_address
 from cadence_admin.templatetags.console import when
@@ -22,6 +23,11 @@ from cadence_admin.visible import plain, plain_lines
 from cadence_admin.wording import laid_out
 
 MOST_AT_ONCE: Final = 100
+
+
+def of_no_tenant(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """What is of no tenant is for those who see all of them."""
+    return rows if access_of(request.user).is_whole else rows.none()  # type: ignore[arg-type]
 
 
 class ReasonForm(ActionForm):
@@ -38,8 +44,11 @@ class RecordAdmin(ReadOnlyAdmin):
     ordering = ["-rowid"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        seen = access_of(request.user).condition  # type: ignore[arg-type]
         # Columns that are worked out of a payload may hold what no driver can decode.
-        return super().get_queryset(request).only("id", "kind", "state", "updated_at", "version", "payload")
+        return (
+            super().get_queryset(request).filter(seen).only("id", "kind", "state", "updated_at", "version", "payload")
+        )
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         return ["name", "state", "version", "changed", "stored"]
@@ -162,6 +171,9 @@ class EffectAdmin(RecordAdmin):
 class SagaAdmin(RecordAdmin):
     list_filter = [ConstantFilter.of("state", SAGA_STATES)]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return of_no_tenant(request, super().get_queryset(request))
+
 
 @admin.register(ReconciliationLease)
 class ReconciliationLeaseAdmin(ReadOnlyAdmin):
@@ -172,7 +184,7 @@ class ReconciliationLeaseAdmin(ReadOnlyAdmin):
     actions = ["reclaim"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).defer("token")
+        return of_no_tenant(request, super().get_queryset(request)).defer("token")
 
     def has_resolve_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(resolutions.RESOLVE)
@@ -204,3 +216,6 @@ class DecisionAdmin(ReadOnlyAdmin):
         ConstantFilter.of("via", ("inbox", "page", "several", "admin")),
     ]
     search_fields = ["record_id__exact", "actor__exact"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).filter(access_of(request.user).condition)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from django.db import OperationalError, connections, transaction
 from approvals.backends.database import DatabaseBackend
 from approvals.models import Decision
 from approvals.records import DECISIONS, Approval, Record, RecordError
+from cadence_admin.access import Access, access_of
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
 from cadence_admin.visible import GLANCE
@@ -147,11 +148,10 @@ def decide(
         raise DecisionError("not-permitted", "Your account may look at approvals, but not decide them.")
     if answer not in DECISIONS:
         raise DecisionError("invalid-decision", "A decision is to approve or to deny.")
+    access = access_of(user)
     backend = DatabaseBackend(using)
     with changing(backend):
-        approval = backend.get("approval", approval_id, lock=True)
-        if not isinstance(approval, Approval):
-            raise DecisionError("approval-not-found", "There is no such approval any more.")
+        approval = _locked(backend, approval_id, access)
         if approval.id != approval_id:
             raise RecordError("record-unreadable", f"{approval_id}: its payload is that of {approval.id}")
         now = backend.now()
@@ -185,11 +185,10 @@ def expire(user: User, approval_id: str, *, came_from: str = "", via: str, using
     `approval-not-found`)."""
     if not user.has_perm(DECIDE):
         raise DecisionError("not-permitted", "Your account may look at approvals, but not decide them.")
+    access = access_of(user)
     backend = DatabaseBackend(using)
     with changing(backend):
-        approval = backend.get("approval", approval_id, lock=True)
-        if not isinstance(approval, Approval):
-            raise DecisionError("approval-not-found", "There is no such approval any more.")
+        approval = _locked(backend, approval_id, access)
         now = backend.now()
         if not approval.may_expire(now):
             return False
@@ -232,6 +231,8 @@ def enter(
     Decision.objects.using(using).create(
         kind=record.KIND,
         record_id=record.id,
+        tenant_id=getattr(record, "tenant_id", None) or "",
+        capability=getattr(record, "capability", ""),
         answer=answer,
         actor=user.get_username(),
         decided_by=token_of(user),
@@ -243,6 +244,16 @@ def enter(
         shown_digest=shown,
         happened_at=now,
     )
+
+
+def _locked(backend: DatabaseBackend, approval_id: str, access: Access) -> Approval:
+    """The approval, if it is there and for the user to know and to decide."""
+    approval = backend.get("approval", approval_id, lock=True)
+    if not isinstance(approval, Approval) or not access.may_see(approval.tenant_id, approval.capability):
+        raise DecisionError("approval-not-found", "There is no such approval any more.")
+    if not access.may_decide(approval.tenant_id, approval.capability):
+        raise DecisionError("not-permitted", "Your account may look at this tenant's approvals, but not decide them.")
+    return approval
 
 
 def _is_same(user: User, approval: Approval, answer: str) -> bool:

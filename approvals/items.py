@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from approvals import decisions, wording
 from approvals.queries import Row
 from approvals.records import Approval
+from cadence_admin.access import Access
 from cadence_admin.javascript import JsonError, canonical_json, parse_json
 from cadence_admin.visible import plain, warnings
 
@@ -23,6 +24,7 @@ class Item:
     approval: Approval | None
     state: str = ""
     own: bool = False
+    only_to_see: bool = False
     decider: str = ""
     effect_state: str = ""
     to_be_opened: bool = False
@@ -61,6 +63,7 @@ def item_of(
     names: Mapping[str, str],
     effects: Mapping[str, str] | None = None,
     *,
+    access: Access,
     whole: bool = False,
 ) -> Item:
     """One row as `user` sees it at `now`; with `whole` nothing of it is shortened. `names` has those of deciders by their
@@ -81,6 +84,7 @@ def item_of(
         approval,
         state=decisions.state_at(approval, now),
         own=decisions.is_own(user, approval),
+        only_to_see=not access.may_decide(approval.tenant_id, approval.capability),
         decider=names.get(approval.decided_by or "", approval.decided_by or ""),
         effect_state=(effects or {}).get(approval.effect_id, ""),
         to_be_opened=decisions.must_be_opened(approval) and not whole,

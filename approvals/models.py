@@ -136,6 +136,8 @@ class Decision(models.Model):
 
     kind = models.CharField(max_length=16)
     record_id = models.TextField()
+    tenant_id = models.TextField(blank=True)
+    capability = models.TextField(blank=True)
     answer = models.CharField(max_length=32)
     actor = models.CharField(max_length=150)
     decided_by = models.CharField(max_length=255)

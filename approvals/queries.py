@@ -1,14 +1,15 @@
 """What the pages ask of nifra's tables: lists in keyset pages, counts that stop early, and what belongs to one record.
 
 Only columns that every payload can fill are read; what a record is, its payload says. Each list is made of parts, one for a
-state, that an index gives in order; so no page costs more when the table grows. Times are milliseconds.
+state and grant, that an index gives in order; so no page costs more when the table grows. Every function takes the access of
+whoever asks: what they don't see is not there. Times are milliseconds.
 """
 
 import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Final, TypeVar
 
 from django.db import connections
@@ -23,6 +24,7 @@ from approvals.models import Saga as SagaRow
 from approvals.records import APPROVAL_STATES, EFFECT_STATES, Approval, Effect, Record, RecordError, Saga
 from approvals.routers import nifra_alias
 from approvals.tables import LONGEST_INDEXED
+from cadence_admin.access import Access
 from cadence_admin.clock import now_in_statement
 from cadence_admin.errors import ServiceError
 from cadence_admin.visible import can_be_sent
@@ -78,31 +80,36 @@ class ApprovalFilter:
     mine: str = ""
 
 
-def list_approvals(wanted: ApprovalFilter, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+def list_approvals(
+    wanted: ApprovalFilter, now: int, access: Access, *, after: str | None = None, size: int = PAGE_SIZE
+) -> Page:
     """Approvals that match: waiting ones by soonest expiry, others by latest; those with a `text` by target.
 
     Raises `ServiceError` (`invalid-key`).
     """
     if wanted.text:
-        return _page_by_target(wanted, now, after, size)
-    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
+        return _page_by_target(wanted, now, access, after, size)
+    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now, access)]
     return _page(parts, "expires_at", falling=wanted.view != "waiting", after=after, size=size)
 
 
-def _approvals(wanted: ApprovalFilter, now: Any) -> list[QuerySet[Any]]:
-    rows = ApprovalRow.objects.all()
+def _approvals(wanted: ApprovalFilter, now: Any, access: Access) -> list[QuerySet[Any]]:
+    """The parts of a view: one for each state in it and each grant of the user, all of which an index gives in order."""
+    states: list[Q]
     match wanted.view:
         case "waiting":
-            return [rows.filter(state="pending", expires_at__gt=now)]
+            states = [Q(state="pending", expires_at__gt=now)]
         case "approved":
-            return [rows.filter(state="approved", expires_at__gt=now)]
+            states = [Q(state="approved", expires_at__gt=now)]
         case "expired":
             # Also what nobody has written down yet.
-            unwritten = [rows.filter(state=state, expires_at__lte=now) for state in ("pending", "approved")]
-            return [rows.filter(state="expired", expires_at__isnull=False), *unwritten]
+            states = [Q(state=state, expires_at__lte=now) for state in ("pending", "approved")]
+            states.append(Q(state="expired", expires_at__isnull=False))
         case "mine":
-            return [rows.filter(decided_by=wanted.mine, expires_at__isnull=False)]
-    return [rows.filter(state=wanted.view, expires_at__isnull=False)]
+            states = [Q(decided_by=wanted.mine, expires_at__isnull=False)]
+        case state:
+            states = [Q(state=state, expires_at__isnull=False)]
+    return [ApprovalRow.objects.filter(seen, state) for state in states for seen in access.conditions]
 
 
 def _narrowed(rows: QuerySet[Any], wanted: ApprovalFilter) -> QuerySet[Any]:
@@ -115,29 +122,35 @@ def _narrowed(rows: QuerySet[Any], wanted: ApprovalFilter) -> QuerySet[Any]:
     return rows
 
 
-def list_effects(view: str, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+def list_effects(view: str, now: int, access: Access, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
     """Effects: what needs a look (the longest stuck first), or one state (the latest first).
 
     Raises `ServiceError` (`invalid-key`).
     """
-    rows = EffectRow.objects.all()
+    rows = [EffectRow.objects.filter(seen) for seen in access.conditions]
     if view == "findings":
-        parts = [rows.filter(state=state, updated_at__lte=now - STALE_MS) for state in _OPEN_EFFECTS]
+        old = now - STALE_MS
+        parts = [part.filter(state=state, updated_at__lte=old) for state in _OPEN_EFFECTS for part in rows]
         return _page(parts, "updated_at", falling=False, after=after, size=size)
-    return _page([rows.filter(state=view)], "updated_at", falling=True, after=after, size=size)
+    return _page([part.filter(state=view) for part in rows], "updated_at", falling=True, after=after, size=size)
 
 
-def list_sagas(view: str, now: int, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
+def list_sagas(view: str, now: int, access: Access, *, after: str | None = None, size: int = PAGE_SIZE) -> Page:
     """Sagas: what needs a look (the longest stuck first; manual-review at once), or one state (the latest first).
 
     Raises `ServiceError` (`invalid-key`).
     """
-    rows = SagaRow.objects.all()
+    rows = _sagas(access)
     if view == "findings":
         parts = [rows.filter(state=state, updated_at__lte=now - STALE_MS) for state in _OPEN_SAGAS[:2]]
         parts.append(rows.filter(state="manual-review"))
         return _page(parts, "updated_at", falling=False, after=after, size=size)
     return _page([rows.filter(state=view)], "updated_at", falling=True, after=after, size=size)
+
+
+def _sagas(access: Access) -> QuerySet[Any]:
+    """A saga is of no tenant."""
+    return SagaRow.objects.all() if access.is_whole else SagaRow.objects.none()
 
 
 def _page(parts: Sequence[QuerySet[Any]], column: str, *, falling: bool, after: str | None, size: int) -> Page:
@@ -156,20 +169,21 @@ def _page(parts: Sequence[QuerySet[Any]], column: str, *, falling: bool, after: 
         for rows in parts
     ]
     merged = heapq.merge(*found, key=lambda row: (getattr(row, column), row.rowid), reverse=falling)
-    shown = list(islice(merged, size + 1))
+    # Two grants may cover one row.
+    shown = [next(same) for _, same in islice(groupby(merged, key=lambda row: row.rowid), size + 1)]
     key = f"{getattr(shown[size - 1], column)}.{shown[size - 1].rowid}" if len(shown) > size else None
     return Page([read_row(row) for row in shown[:size]], key)
 
 
-def _page_by_target(wanted: ApprovalFilter, now: int, after: str | None, size: int) -> Page:
+def _page_by_target(wanted: ApprovalFilter, now: int, access: Access, after: str | None, size: int) -> Page:
     """The next `size` rows whose target begins with `text`, by target; the first page has those on top whose id, or whose
     effect's id, it is, whatever their state."""
     text = wanted.text
-    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now)]
+    parts = [_narrowed(part, wanted) for part in _approvals(wanted, now, access)]
     rows: list[DurableRecord] = []
     condition = Q()
     if after is None:
-        exact = _narrowed(ApprovalRow.objects.filter(Q(id=text) | Q(effect_id=text)), wanted)
+        exact = _narrowed(ApprovalRow.objects.filter(access.condition, Q(id=text) | Q(effect_id=text)), wanted)
         rows += exact.only("id", "kind", "payload")[:ASIDE_SIZE]
     else:
         last = _number(after)
@@ -178,12 +192,14 @@ def _page_by_target(wanted: ApprovalFilter, now: int, after: str | None, size: i
             DurableRecord.objects.filter(rowid=last).annotate(at=_by_code_points("target")).values("at")[:1]
         )
         condition = Q(at__gte=there) & (Q(at__gt=there) | Q(rowid__gt=last))
-    found: list[DurableRecord] = []
+    by_rowid: dict[int, DurableRecord] = {}
     for part in parts:
         begins = part.alias(at=_by_code_points("target")).filter(condition, at__gte=text, at__lt=text + _LAST)
-        found += begins.order_by("at", "rowid").only("id", "kind", "payload")[: size + 1]
+        ordered = begins.order_by("at", "rowid").only("id", "kind", "payload")[: size + 1]
+        by_rowid |= {row.rowid: row for row in ordered}
+    found = list(by_rowid.values())
     if len(parts) > 1:
-        # Of several states the targets are compared here, where each is known from its payload.
+        # Of several parts the targets are compared here, where each is known from its payload.
         found.sort(key=lambda row: (_target(row), row.rowid))
     key = str(found[size - 1].rowid) if len(found) > size else None
     known = {row.rowid for row in rows}
@@ -219,9 +235,10 @@ def read_row(row: DurableRecord) -> Row:
         return replace(shown, problem=str(error))
 
 
-def find(kind: str, id: str) -> Row:
-    """One record by its id. Raises `ServiceError` (`<kind>-not-found`)."""
-    row = DurableRecord.objects.filter(kind=kind, id=id).only("id", "kind", "payload").first()
+def find(kind: str, id: str, access: Access) -> Row:
+    """One record by its id. Raises `ServiceError` (`<kind>-not-found`): it isn't there, or isn't for the user to know."""
+    seen = access.condition if kind != "saga" or access.is_whole else Q(pk__in=())
+    row = DurableRecord.objects.filter(seen, kind=kind, id=id).only("id", "kind", "payload").first()
     if row is None:
         raise ServiceError(f"{kind}-not-found", f"There is no such {kind}.")
     return read_row(row)
@@ -236,9 +253,9 @@ class Waiting:
     tag: str
 
 
-def waiting(wanted: ApprovalFilter) -> Waiting:
+def waiting(wanted: ApprovalFilter, access: Access) -> Waiting:
     """What a list of waiting approvals is narrowed to, but for its text. One query, by the index of the inbox."""
-    (rows,) = _approvals(replace(wanted, view="waiting"), now_in_statement(nifra_alias()))
+    rows = ApprovalRow.objects.filter(access.condition, state="pending", expires_at__gt=now_in_statement(nifra_alias()))
     narrowed = _narrowed(rows, wanted).order_by("expires_at", "rowid")
     found = list(narrowed.values_list("id", "version")[: MOST_COUNTED + 1])
     said = "\n".join(f"{version} {id}" for id, version in found)
@@ -246,25 +263,28 @@ def waiting(wanted: ApprovalFilter) -> Waiting:
     return Waiting(tuple(id for id, _ in found[:MOST_COUNTED]), len(found) > MOST_COUNTED, tag)
 
 
-def counts(views: Iterable[str], now: int, mine: str) -> dict[str, int]:
+def counts(views: Iterable[str], now: int, mine: str, access: Access) -> dict[str, int]:
     """How many approvals each view has, counted no further than `MOST_COUNTED` + 1. One query."""
     limit = MOST_COUNTED + 1
-    found = dict.fromkeys(views, 0)
-    parts = [(view, part) for view in found for part in _approvals(ApprovalFilter(view=view, mine=mine), now)]
-    for index, number in _at_once("count(*)", [part.order_by()[:limit] for _, part in parts]):
-        view = parts[index][0]
-        found[view] = min(limit, found[view] + number)
-    return found
+    found = list(views)
+    filters = [(view, ApprovalFilter(view=view, mine=mine)) for view in found]
+    parts = [(view, part) for view, wanted in filters for part in _approvals(wanted, now, access)]
+    rowids: dict[str, set[int]] = {view: set() for view in found}
+    for index, rowid in _at_once([part.order_by()[:limit] for _, part in parts]):
+        rowids[parts[index][0]].add(rowid)  # two grants may cover one row
+    return {view: min(limit, len(of_view)) for view, of_view in rowids.items()}
 
 
-def _at_once(wanted: str, parts: Sequence[QuerySet[Any]]) -> list[tuple[int, int]]:
-    """Something of the rowids of several bounded queries, each with the index of its query. One statement: an OR of them
+def _at_once(parts: Sequence[QuerySet[Any]]) -> list[tuple[int, int]]:
+    """The rowids of several bounded queries, each with the index of its query. One statement: an OR of them
     would read the whole table on PostgreSQL, and SQLite takes no UNION of queries with an order."""
+    if not parts:
+        return []
     alias = nifra_alias()
     compiled = [part.values("rowid").query.get_compiler(using=alias).as_sql() for part in parts]
-    # What is wanted is ours, and every value is a parameter.
+    # Every value is a parameter.
     selects = [
-        f"SELECT {index}, {wanted} FROM ({sql}) AS part_{index}"  # noqa: S608
+        f"SELECT {index}, rowid FROM ({sql}) AS part_{index}"  # noqa: S608
         for index, (sql, _) in enumerate(compiled)
     ]
     with connections[alias].cursor() as cursor:
@@ -284,10 +304,10 @@ class About:
     alike: list[Approval]
 
 
-def about(approval: Approval, rowid: int) -> About:
+def about(approval: Approval, rowid: int, access: Access) -> About:
     """Eight queries, each by an index or bounded."""
     stopped = approval.effect_id if can_be_sent(approval.effect_id) else ""
-    effect = next(iter(_records(EffectRow.objects.filter(id=stopped), Effect)), None)
+    effect = next(iter(_records(EffectRow.objects.filter(access.condition, id=stopped), Effect)), None)
     attempts = [
         attempt
         for attempt in _alike(EffectRow.objects.exclude(id=stopped), EFFECT_STATES, approval, Effect)
@@ -295,29 +315,29 @@ def about(approval: Approval, rowid: int) -> About:
         == (approval.digest, approval.tenant_id, approval.principal_id)
     ]
     alike = _alike(ApprovalRow.objects.exclude(rowid=rowid), APPROVAL_STATES, approval, Approval)
-    return About(effect, attempts, sagas_with(stopped), decisions_on("approval", approval.id), alike)
+    return About(effect, attempts, sagas_with(stopped, access), decisions_on("approval", approval.id), alike)
 
 
 def _alike(rows: QuerySet[Any], states: Sequence[str], approval: Approval, kind: type[Kind]) -> list[Kind]:
-    """The latest records of the same capability and target in the same tenant."""
+    """The latest records of the same capability and target in the same tenant: whoever sees one sees them all."""
     target = (approval.target or "")[:LONGEST_INDEXED]
     if not target or not all(map(can_be_sent, (target, approval.capability, approval.tenant_id))):
         return []
     same = rows.alias(at=_by_code_points("target")).filter(
         at=target, capability=approval.capability, tenant_id=approval.tenant_id
     )
-    latest = _at_once("rowid", [same.filter(state=state).order_by("-rowid")[:ASIDE_SIZE] for state in states])
+    latest = _at_once([same.filter(state=state).order_by("-rowid")[:ASIDE_SIZE] for state in states])
     newest = sorted((rowid for _, rowid in latest), reverse=True)[:ASIDE_SIZE]
     found = _records(rows.filter(rowid__in=newest).order_by("-rowid"), kind)
     return [record for record in found if getattr(record, "target", None) == approval.target]
 
 
-def sagas_with(effect_id: str) -> list[Saga]:
+def sagas_with(effect_id: str, access: Access) -> list[Saga]:
     """Sagas under way with a step of that effect, among the `MOST_SAGAS` that changed last in each state."""
-    if not effect_id:
+    if not effect_id or not access.is_whole:
         return []
     states = [SagaRow.objects.filter(state=state).order_by("-updated_at")[:MOST_SAGAS] for state in _OPEN_SAGAS]
-    newest = [rowid for _, rowid in _at_once("rowid", states)]
+    newest = [rowid for _, rowid in _at_once(states)]
     rows = (
         SagaRow.objects.filter(rowid__in=newest)
         .alias(text=Cast("payload", TextField()))
@@ -330,19 +350,21 @@ def sagas_with(effect_id: str) -> list[Saga]:
     ]
 
 
-def approvals_of_effects(effect_ids: Sequence[str]) -> list[Approval]:
+def approvals_of_effects(effect_ids: Sequence[str], access: Access) -> list[Approval]:
     """The approvals that were asked for when those effects were stopped, the latest first."""
-    return _records(ApprovalRow.objects.filter(effect_id__in=effect_ids).order_by("-rowid")[:ASIDE_SIZE], Approval)
+    rows = ApprovalRow.objects.filter(access.condition, effect_id__in=effect_ids)
+    return _records(rows.order_by("-rowid")[:ASIDE_SIZE], Approval)
 
 
-def effect_states(effect_ids: Iterable[str]) -> dict[str, str]:
+def effect_states(effect_ids: Iterable[str], access: Access) -> dict[str, str]:
     """The states of effects by id, of those that are in the journal. One query."""
     ids = [id for id in effect_ids if can_be_sent(id)]
-    return dict(EffectRow.objects.filter(id__in=ids).values_list("id", "state")) if ids else {}
+    rows = EffectRow.objects.filter(access.condition, id__in=ids)
+    return dict(rows.values_list("id", "state")) if ids else {}
 
 
 def decisions_on(kind: str, id: str) -> list[Decision]:
-    """What people did to a record, the latest first."""
+    """What people did to a record that the user sees, the latest first."""
     return list(Decision.objects.filter(kind=kind, record_id=id)[:PAGE_SIZE])
 
 

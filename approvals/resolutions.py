@@ -16,6 +16,7 @@ from approvals.queries import STALE_MS
 from approvals.records import DEFAULT_MAX_ATTEMPTS, Effect, Saga, SagaStep
 from approvals.sagas import SagaEngine, SagaError
 from approvals.wire import UNDEFINED
+from cadence_admin.access import access_of
 from cadence_admin.javascript import JsonError, parse_json
 
 RESOLVE: Final = "approvals.resolve_record"
@@ -46,11 +47,14 @@ def close_effect(
     """Say that an effect was committed, or failed. Raises `DecisionError`: `not-permitted`, `reason-required`,
     `effect-not-found`, `effect-changed`, `effect-under-way`."""
     _require(user, answer in EFFECT_ANSWERS, reason)
+    access = access_of(user)
     backend = DatabaseBackend()
     with changing(backend):
         effect = backend.get("effect", effect_id, lock=True)
-        if not isinstance(effect, Effect):
+        if not isinstance(effect, Effect) or not access.may_see(effect.tenant_id, effect.capability):
             raise DecisionError("effect-not-found", "There is no such effect any more.")
+        if not access.may_decide(effect.tenant_id, effect.capability):
+            raise DecisionError("not-permitted", "Your account may look at this tenant's effects, but not settle them.")
         now = backend.now()
         if effect.version != version:
             raise DecisionError("effect-changed", "It changed after you looked at it. Nothing was done.")
@@ -85,6 +89,7 @@ def resolve_step(
     Raises `DecisionError` (`not-permitted`, `reason-required`, `invalid-result`, `saga-changed`) and `RecordError`.
     """
     _require(user, any(answer in answers for answers in STEP_ANSWERS.values()), reason)
+    _require_whole(user)
     value: Any = UNDEFINED
     if result.strip():
         try:
@@ -129,6 +134,7 @@ def free_lease(
     Raises `DecisionError` (`not-permitted`, `reason-required`, `lease-changed`).
     """
     _require(user, True, reason)
+    _require_whole(user)
     backend = DatabaseBackend()
     with changing(backend):
         if not backend.free_lease(name, owner, expires_at):
@@ -155,3 +161,9 @@ def _require(user: User, known: bool, reason: str) -> None:
         raise DecisionError("invalid-answer", "That is no answer to this.")
     if not reason.strip():
         raise DecisionError("reason-required", "Say how you know.")
+
+
+def _require_whole(user: User) -> None:
+    """Sagas and workers are of no tenant."""
+    if not access_of(user).may_decide(None, ""):
+        raise DecisionError("not-permitted", "This is for those who may decide for all tenants.")

@@ -20,11 +20,15 @@ from approvals.items import Item, differences, item_of, names_of
 from approvals.records import Approval, Effect, RecordError, Saga
 from approvals.resolutions import EFFECT_ANSWERS, RESOLVE, answers_for, close_effect, may_be_closed, resolve_step
 from approvals.routers import nifra_alias
+from cadence_admin.access import Access, access_of
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import JsonError, canonical_json, parse_json
-from cadence_admin.requests import HttpRequest, client_address, wants_fragment
+from cadence_admin.requests import HttpRequest, client_address, needs, wants_fragment
 
+SEE_APPROVALS: Final = "approvals.view_approval"
+SEE_EFFECTS: Final = "approvals.view_effect"
+SEE_SAGAS: Final = "approvals.view_saga"
 MOST_AT_ONCE: Final = queries.PAGE_SIZE
 _CHOICE: Final = re.compile(r"([0-9a-f]{64})\.([0-9]{1,16})\.(.+)", re.DOTALL)
 
@@ -73,6 +77,7 @@ def _now() -> int:
 # Approvals
 
 
+@needs(SEE_APPROVALS)
 @require_GET
 @never_cache
 @vary_on_htmx
@@ -83,8 +88,9 @@ def inbox(request: HttpRequest) -> HttpResponse:
         raise Http404
     now = _now()
     wanted = form.wanted(token_of(request.user))
+    access = access_of(request.user)
     try:
-        page = queries.list_approvals(wanted, now, after=request.GET.get("after"))
+        page = queries.list_approvals(wanted, now, access, after=request.GET.get("after"))
     except ServiceError as error:
         raise Http404(str(error)) from None
     first = "after" not in request.GET
@@ -94,34 +100,35 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "wanted": wanted,
         "views": wording.APPROVAL_VIEWS,
         "nothing": wording.NOTHING[wanted.view],
-        "counts": queries.counts(queries.APPROVAL_VIEWS, now, wanted.mine),
+        "counts": queries.counts(queries.APPROVAL_VIEWS, now, wanted.mine, access),
         "most_counted": queries.MOST_COUNTED,
-        "items": _items(request, page.rows, now),
+        "items": _items(request, page.rows, now, access),
         "next_key": page.next_key,
         "first": first,
         "filtered": any((wanted.tenant, wanted.capability, wanted.principal, wanted.text)),
         "live": live,
-        "waiting": queries.waiting(wanted) if live else None,
+        "waiting": queries.waiting(wanted, access) if live else None,
         "may_decide": request.user.has_perm(DECIDE),
         "now": now,
     }
     return render(request, "approvals/_inbox.html" if wants_fragment(request) else "approvals/inbox.html", context)
 
 
-def _items(request: HttpRequest, rows: list[queries.Row], now: int) -> list[Item]:
+def _items(request: HttpRequest, rows: list[queries.Row], now: int, access: Access) -> list[Item]:
     records = [row.record for row in rows if isinstance(row.record, Approval)]
     names = names_of(record.decided_by for record in records)
-    effects = queries.effect_states(record.effect_id for record in records)
-    return [item_of(row, request.user, now, names, effects) for row in rows]
+    effects = queries.effect_states((record.effect_id for record in records), access)
+    return [item_of(row, request.user, now, names, effects, access=access) for row in rows]
 
 
+@needs(SEE_APPROVALS)
 @require_GET
 def waiting(request: HttpRequest) -> HttpResponse:
     """`/approvals/~waiting/`: which approvals wait, as JSON; 304 if that hasn't changed. One query."""
     form = InboxForm(request.GET)
     if not form.is_valid():
         raise Http404
-    found = queries.waiting(form.wanted(""))
+    found = queries.waiting(form.wanted(""), access_of(request.user))
     tag = f'"{found.tag}"'
     response: HttpResponse
     if request.headers.get("If-None-Match") == tag:
@@ -133,6 +140,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
     return response
 
 
+@needs(SEE_APPROVALS)
 @require_GET
 @never_cache
 @vary_on_htmx
@@ -141,6 +149,7 @@ def approval(request: HttpRequest, approval_id: str) -> HttpResponse:
     return _render_approval(request, approval_id)
 
 
+@needs(DECIDE)
 @never_cache
 @vary_on_htmx
 def decision(request: HttpRequest, approval_id: str) -> HttpResponse:
@@ -193,13 +202,13 @@ def _render_answer(request: HttpRequest, approval_id: str, refusal: Refusal | No
     """What came of a decision: the row it was made in, or the approval's page."""
     if not (wants_fragment(request) and request.POST.get("from") == "inbox"):
         return _render_approval(request, approval_id, refusal)
-    now = _now()
+    now, access = _now(), access_of(request.user)
     try:
-        row = queries.find("approval", approval_id)
+        row = queries.find("approval", approval_id, access)
     except ServiceError:
         row = queries.Row(0, approval_id, "", None, "It is gone.")
     context = {
-        "item": _items(request, [row], now)[0],
+        "item": _items(request, [row], now, access)[0],
         "refusal": refusal,
         "answered": True,
         "may_decide": request.user.has_perm(DECIDE),
@@ -209,17 +218,17 @@ def _render_answer(request: HttpRequest, approval_id: str, refusal: Refusal | No
 
 
 def _render_approval(request: HttpRequest, approval_id: str, refusal: Refusal | None = None) -> HttpResponse:
-    try:
-        row = queries.find("approval", approval_id)
-    except ServiceError as error:
-        raise Http404(str(error)) from None
+    access = access_of(request.user)
+    row = _found("approval", approval_id, access)
     now = _now()
     context: dict[str, Any] = {"row": row, "refusal": refusal, "now": now, "raw": wording.raw(row.text)}
     if isinstance(row.record, Approval):
-        about = queries.about(row.record, row.rowid)
+        about = queries.about(row.record, row.rowid, access)
         names = names_of([row.record.decided_by, *(other.decided_by for other in about.alike)])
         context |= {
-            "item": item_of(row, request.user, now, names, whole="whole" in request.GET or "whole" in request.POST),
+            "item": item_of(
+                row, request.user, now, names, whole="whole" in request.GET or "whole" in request.POST, access=access
+            ),
             "whole": "whole" in request.GET or "whole" in request.POST,
             "about": about,
             "names": names,
@@ -233,6 +242,7 @@ def _render_approval(request: HttpRequest, approval_id: str, refusal: Refusal | 
     return render(request, template, context, status=status)
 
 
+@needs(DECIDE)
 @require_POST
 @never_cache
 def decide_several(request: HttpRequest) -> HttpResponse:
@@ -270,16 +280,18 @@ def _decide_one(request: HttpRequest, form: SeveralForm, shown: Shown, approval_
         )
     except (DecisionError, RecordError) as error:
         refusal = Refusal(error.code, str(error))
+    access = access_of(request.user)
     try:
-        row = queries.find("approval", approval_id)
+        row = queries.find("approval", approval_id, access)
     except ServiceError:
         row = queries.Row(0, approval_id, "", None, "It is gone.")
-    return _items(request, [row], _now())[0], refusal
+    return _items(request, [row], _now(), access)[0], refusal
 
 
 # Effects
 
 
+@needs(SEE_EFFECTS)
 @require_GET
 @never_cache
 def effects(request: HttpRequest) -> HttpResponse:
@@ -287,6 +299,7 @@ def effects(request: HttpRequest) -> HttpResponse:
     return _listed(request, "effects", queries.EFFECT_VIEWS)
 
 
+@needs(SEE_SAGAS)
 @require_GET
 @never_cache
 def sagas(request: HttpRequest) -> HttpResponse:
@@ -301,13 +314,14 @@ def _listed(request: HttpRequest, subject: str, views: tuple[str, ...]) -> HttpR
     now = _now()
     list_of = queries.list_effects if subject == "effects" else queries.list_sagas
     try:
-        page = list_of(view, now, after=request.GET.get("after"))
+        page = list_of(view, now, access_of(request.user), after=request.GET.get("after"))
     except ServiceError as error:
         raise Http404(str(error)) from None
     context = {"view": view, "views": views, "page": page, "first": "after" not in request.GET, "now": now}
     return render(request, f"{subject}/list.html", context)
 
 
+@needs(SEE_EFFECTS)
 @require_GET
 @never_cache
 def effect(request: HttpRequest, effect_id: str) -> HttpResponse:
@@ -316,14 +330,15 @@ def effect(request: HttpRequest, effect_id: str) -> HttpResponse:
 
 
 def _render_effect(request: HttpRequest, effect_id: str, refusal: Refusal | None = None) -> HttpResponse:
-    row = _found("effect", effect_id)
+    access = access_of(request.user)
+    row = _found("effect", effect_id, access)
     now = _now()
     context: dict[str, Any] = {"row": row, "refusal": refusal, "now": now, "raw": wording.raw(row.text)}
     if isinstance(row.record, Effect):
         context |= {
             "effect": row.record,
-            "approvals": queries.approvals_of_effects([effect_id]),
-            "sagas": queries.sagas_with(effect_id),
+            "approvals": queries.approvals_of_effects([effect_id], access),
+            "sagas": queries.sagas_with(effect_id, access),
             "decisions": queries.decisions_on("effect", effect_id),
             "answers": wording.DECISIONS,
             "choices": [(name, wording.ANSWERS[name]) for name in EFFECT_ANSWERS],
@@ -334,6 +349,7 @@ def _render_effect(request: HttpRequest, effect_id: str, refusal: Refusal | None
     return render(request, "effects/detail.html", context, status=refusal.status if refusal else 200)
 
 
+@needs(RESOLVE)
 @never_cache
 def effect_resolution(request: HttpRequest, effect_id: str) -> HttpResponse:
     """`POST /effects/<id>/resolution/`: close an effect by hand. Anything else leads to the effect."""
@@ -353,13 +369,14 @@ def effect_resolution(request: HttpRequest, effect_id: str) -> HttpResponse:
             came_from=client_address(request),
         )
     except (DecisionError, RecordError) as error:
-        return _render_effect(request, effect_id, _refusal(error, given["seen"], "effect", effect_id))
+        return _render_effect(request, effect_id, _refusal(request, error, given["seen"], "effect", effect_id))
     return redirect("effect", effect_id)
 
 
 # Sagas
 
 
+@needs(SEE_SAGAS)
 @require_GET
 @never_cache
 def saga(request: HttpRequest, saga_id: str) -> HttpResponse:
@@ -368,7 +385,7 @@ def saga(request: HttpRequest, saga_id: str) -> HttpResponse:
 
 
 def _render_saga(request: HttpRequest, saga_id: str, refusal: Refusal | None = None) -> HttpResponse:
-    row = _found("saga", saga_id)
+    row = _found("saga", saga_id, access_of(request.user))
     context: dict[str, Any] = {"row": row, "refusal": refusal, "now": _now(), "raw": wording.raw(row.text)}
     if isinstance(row.record, Saga):
         may = request.user.has_perm(RESOLVE)
@@ -395,6 +412,7 @@ def _render_saga(request: HttpRequest, saga_id: str, refusal: Refusal | None = N
     return render(request, "sagas/detail.html", context, status=refusal.status if refusal else 200)
 
 
+@needs(RESOLVE)
 @never_cache
 def saga_resolution(request: HttpRequest, saga_id: str) -> HttpResponse:
     """`POST /sagas/<id>/resolution/`: say what became of a step. Anything else leads to the saga."""
@@ -417,7 +435,7 @@ def saga_resolution(request: HttpRequest, saga_id: str) -> HttpResponse:
             came_from=client_address(request),
         )
     except (DecisionError, RecordError) as error:
-        return _render_saga(request, saga_id, _refusal(error, given["seen"], "saga", saga_id))
+        return _render_saga(request, saga_id, _refusal(request, error, given["seen"], "saga", saga_id))
     return redirect("saga", saga_id)
 
 
@@ -427,16 +445,16 @@ def _steps_seen(saga: Saga) -> str:
     return canonical_json({"version": saga.version, "state": saga.state, **steps})
 
 
-def _found(kind: str, id: str) -> queries.Row:
+def _found(kind: str, id: str, access: Access) -> queries.Row:
     try:
-        return queries.find(kind, id)
+        return queries.find(kind, id, access)
     except ServiceError as error:
         raise Http404(str(error)) from None
 
 
-def _refusal(error: DecisionError | RecordError, seen: str, kind: str, id: str) -> Refusal:
+def _refusal(request: HttpRequest, error: DecisionError | RecordError, seen: str, kind: str, id: str) -> Refusal:
     """Why it was refused, with what changed since the person looked."""
-    record = _found(kind, id).record
+    record = _found(kind, id, access_of(request.user)).record
     refusal = Refusal(error.code, str(error))
     if refusal.status != 409 or record is None:
         return refusal

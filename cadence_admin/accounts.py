@@ -1,19 +1,16 @@
-"""Who may sign in, and the three local accounts that a first look uses."""
+"""Who may sign in, and the local accounts that a first look uses."""
 
 from typing import Final
 
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.models import AnonymousUser, Group, Permission, User
+from django.contrib.auth.models import AnonymousUser, Group, User
 from django.db import transaction
 
+from cadence_admin.models import RootAccess, TenantAccess
+
 LOCAL_GROUP: Final = "local accounts"
-LOCAL_ACCOUNTS: Final = ("viewer", "approver", "operator")
-# What each may do beyond looking.
-PERMISSIONS: Final = {
-    "approver": ("decide_approval",),
-    "operator": ("change_stateroot", "move_run", "reclaim_operation", "decide_approval", "resolve_record"),
-}
+LOCAL_ACCOUNTS: Final = ("viewer", "approver", "operator", "auditor")
 
 
 class AccountBackend(ModelBackend):
@@ -27,22 +24,19 @@ class AccountBackend(ModelBackend):
 
 @transaction.atomic
 def ensure_local_accounts(password: str) -> list[str]:
-    """Make the local accounts that don't exist yet. Returns the names that `password` opens (a changed one is left)."""
-    group, _ = Group.objects.get_or_create(name=LOCAL_GROUP)
+    """Make the local accounts that don't exist yet: one of each role, for all tenants and projects. Returns the names that
+    `password` opens (a changed one is left)."""
+    local, made = Group.objects.get_or_create(name=LOCAL_GROUP)
+    if made:
+        TenantAccess.objects.create(group=local)
+        RootAccess.objects.create(group=local)
     names = []
     for name in LOCAL_ACCOUNTS:
-        user, created = User.objects.get_or_create(username=name, defaults={"is_staff": name == "operator"})
+        user, created = User.objects.get_or_create(username=name)
         if created:
             user.set_password(password)
             user.save(update_fields=["password"])
-            user.groups.add(group)
-            allowed = PERMISSIONS.get(name, ())
-            user.user_permissions.set(Permission.objects.filter(codename__in=allowed))
-            if name == "operator":
-                tables = Permission.objects.filter(
-                    content_type__app_label__in=("runs", "approvals"), codename__startswith="view_"
-                )
-                user.user_permissions.add(*tables)
-        if user.check_password(password) and user.groups.filter(pk=group.pk).exists():
+            user.groups.set([local, Group.objects.get(name=name)])
+        if user.check_password(password) and user.groups.filter(pk=local.pk).exists():
             names.append(name)
     return names

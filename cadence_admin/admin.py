@@ -10,6 +10,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
+from cadence_admin.models import RootAccess, TenantAccess
 from cadence_admin.templatetags.console import when
 
 MOST_COUNTED: Final = 5_000
@@ -87,3 +88,17 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def _readable(self, name: Any) -> Any:
         return moment(name) if isinstance(name, str) and name.endswith(MOMENT_SUFFIXES) else name
+
+
+@admin.register(TenantAccess)
+class TenantAccessAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["__str__", "user", "group", "tenant", "capability", "may_decide"]
+    list_select_related = ["user", "group"]
+    search_fields = ["user__username", "group__name", "tenant"]
+
+
+@admin.register(RootAccess)
+class RootAccessAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["__str__", "user", "group", "root", "may_change"]
+    list_select_related = ["user", "group"]
+    search_fields = ["user__username", "group__name", "root"]

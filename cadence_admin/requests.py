@@ -1,8 +1,13 @@
-"""Requests as our views see them."""
+"""Requests as our views see them, and the permission that each view names."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 from django import http
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django_htmx.middleware import HtmxDetails
 
 
@@ -25,3 +30,22 @@ def client_address(request: http.HttpRequest) -> str:
         if forwarded:
             return forwarded[:64]
     return str(request.META.get("REMOTE_ADDR", ""))[:64]
+
+
+View = Callable[..., http.HttpResponseBase]
+
+
+def needs(permission: str) -> Callable[[View], View]:
+    """A view for those who have a permission; it keeps the name of it as `permission`."""
+
+    def named(view: View) -> View:
+        @wraps(view)
+        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> http.HttpResponseBase:
+            if not request.user.has_perm(permission):
+                raise PermissionDenied
+            return view(request, *args, **kwargs)
+
+        checked.permission = permission  # type: ignore[attr-defined]
+        return checked
+
+    return named

@@ -83,7 +83,7 @@ if not _is_loopback(BIND):
 SECRET_KEY = _secret_key()
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "cadence_admin.apps.ConsoleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -91,9 +91,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "csp",
     "django_htmx",
-    "cadence_admin",
     "runs",
     "approvals",
+    "cadence_admin.apps.CadenceAdminConfig",
 ]
 
 MIDDLEWARE = [

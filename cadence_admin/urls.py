@@ -7,9 +7,6 @@ from django.views.generic import RedirectView
 
 from cadence_admin import views
 
-admin.site.site_header = admin.site.site_title = "Cadence Admin"
-admin.site.index_title = "Tables"
-
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs:list"), name="home"),
     path("runs/", include("runs.urls")),

@@ -11,12 +11,14 @@ from approvals.decisions import DecisionError
 from approvals.models import ReconciliationLease
 from approvals.resolutions import RESOLVE, free_lease
 from approvals.routers import nifra_alias
+from cadence_admin.access import access_of
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, client_address
+from cadence_admin.requests import HttpRequest, client_address, needs
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
+from runs.scope import scope_of
 from runs.source import SourceError
 
 MOST_WORKERS: Final = 50
@@ -25,6 +27,7 @@ RECLAIM: Final = "runs.reclaim_operation"
 WORKER_STATUS: Final = {"lease-changed": 409, "record-busy": 503}
 
 
+@needs("runs.view_operation")
 @require_GET
 def lease_list(request: HttpRequest) -> HttpResponse:
     """`/leases/`: who holds what, and what ran out."""
@@ -35,14 +38,15 @@ def _render_leases(request: HttpRequest, refusal: DecisionError | None = None) -
     view = request.GET.get("show", "expired")
     if view not in queries.LEASE_VIEWS:
         raise Http404
-    roots = queries.state_roots()
+    scope = scope_of(request.user)
+    roots = queries.state_roots(scope)
     wanted = request.GET.get("root", "")
     root_id = next((root.pk for root in roots if root.root_hash == wanted), None)
     if wanted and root_id is None:
         raise Http404
     now = database_now("default")
     try:
-        page = queries.list_leases(view, now, root_id=root_id, after=request.GET.get("after"))
+        page = queries.list_leases(view, now, scope, root_id=root_id, after=request.GET.get("after"))
     except ServiceError as error:
         raise Http404(str(error)) from None
     context = {
@@ -52,8 +56,12 @@ def _render_leases(request: HttpRequest, refusal: DecisionError | None = None) -
         "wanted": wanted,
         "page": page,
         "refusals": _refusals(page.rows),
-        "events": queries.recent_lease_events(),
-        "workers": ReconciliationLease.objects.defer("token")[:MOST_WORKERS],
+        "unchangeable": {row.pk for row in page.rows if not scope.may_change(row.run.state_root_id)},
+        "events": queries.recent_lease_events(scope),
+        # A worker is of no tenant.
+        "workers": ReconciliationLease.objects.defer("token")[:MOST_WORKERS]
+        if access_of(request.user).is_whole
+        else (),
         "workers_now": database_now(nifra_alias()),
         "may_reclaim": request.user.has_perm(RECLAIM),
         "may_free": request.user.has_perm(RESOLVE),
@@ -65,9 +73,12 @@ def _render_leases(request: HttpRequest, refusal: DecisionError | None = None) -
     return render(request, "leases/list.html", context, status=status)
 
 
+@needs(RESOLVE)
 @require_POST
 def worker_free(request: HttpRequest) -> HttpResponse:
     """`POST /leases/workers/free/`: take a reconciliation lease from its holder, as it was seen, and clear its cursor."""
+    if not access_of(request.user).is_whole:
+        raise PermissionDenied
     expires_at = request.POST.get("expires_at", "")
     if not (expires_at.isascii() and expires_at.isdecimal() and len(expires_at) < 19):
         raise Http404
@@ -81,25 +92,25 @@ def worker_free(request: HttpRequest) -> HttpResponse:
             came_from=client_address(request),
         )
     except DecisionError as error:
-        if error.code == "not-permitted":
-            raise PermissionDenied from None
         return _render_leases(request, error)
     return redirect("leases")
 
 
+@needs(RECLAIM)
 @require_POST
 def lease_reclaim(request: HttpRequest) -> HttpResponse:
     """`POST /leases/reclaim/`: show what is about to be reclaimed, and with `confirmed` reclaim it.
 
     The form carries the ids that the person saw; the filter is never run again.
     """
-    if not request.user.has_perm(RECLAIM):
-        raise PermissionDenied
+    scope = scope_of(request.user)
     given = request.POST.getlist("operation")[:MOST_AT_ONCE]
     if not all(text.isascii() and text.isdecimal() and len(text) < 19 for text in given):
         raise Http404
     chosen = [int(text) for text in given]
-    operations = queries.operations_by_pk(chosen)
+    operations = queries.operations_by_pk(chosen, scope)
+    if not all(scope.may_change(row.run.state_root_id) for row in operations):
+        raise PermissionDenied
     now = database_now("default")
     context = {"operations": operations, "runs": len({row.run_id for row in operations}), "now": now}
     if "confirmed" not in request.POST:

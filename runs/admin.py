@@ -28,6 +28,7 @@ from runs.models import (
     WorkspaceRevision,
 )
 from runs.reclaiming import MOST_AT_ONCE, reclaim
+from runs.scope import scope_of
 from runs.source import SourceError
 from runs.verification import OK
 from runs.views import LARGEST_VERIFIED_HERE
@@ -78,19 +79,34 @@ class YesNoFilter(admin.SimpleListFilter):
         return queryset if condition is None else queryset.filter(condition)
 
 
+class ScopedAdmin(ReadOnlyAdmin):
+    """A table of which each user sees the rows of their projects; `root_path` leads from a row to its state root."""
+
+    root_path = ""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).filter(scope_of(request.user).of(self.root_path))  # type: ignore[arg-type]
+
+
 IN_SOURCE = YesNoFilter.of("in source", present=PRESENT, gone=~PRESENT)
 
 
 @admin.register(StateRoot)
-class StateRootAdmin(ReadOnlyAdmin):
+class StateRootAdmin(ScopedAdmin):
+    root_path = "pk"
     list_filter = [YesNoFilter.of("last pass", whole=Q(problem=""), incomplete=~Q(problem=""))]
     list_display = ["__str__", "root_hash", "path", "schema_form", "problem"]
     search_fields = ["name", "root_hash__startswith"]
     changeable = ("name",)
 
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        mine = obj is None or scope_of(request.user).may_change(obj.pk)  # type: ignore[arg-type]
+        return mine and super().has_change_permission(request, obj)
+
 
 @admin.register(Run)
-class RunAdmin(ReadOnlyAdmin):
+class RunAdmin(ScopedAdmin):
+    root_path = "state_root"
     list_display = ["__str__", "state", "stage", "sequence", "verdict", "diverged_sequence", "state_root"]
     list_filter = [
         ConstantFilter.of("state", RUN_STATES),
@@ -123,11 +139,15 @@ class RunAdmin(ReadOnlyAdmin):
             )
 
 
-class OfRunAdmin(ReadOnlyAdmin):
+class OfRunAdmin(ScopedAdmin):
     """A table whose rows belong to one run."""
 
     owner = "run"
     own_search: tuple[str, ...] = ()
+
+    @property
+    def root_path(self) -> str:  # type: ignore[override]
+        return f"{self.owner}__state_root"
 
     def get_list_select_related(self, request: HttpRequest) -> list[str]:
         return [self.owner]
@@ -156,7 +176,9 @@ class OperationAdmin(OfRunAdmin):
     @admin.action(description="Reclaim expired leases", permissions=["reclaim"])
     def reclaim(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:
         """Interrupt the selected operations whose lease ran out."""
-        chosen = list(queryset.values_list("pk", flat=True)[: MOST_AT_ONCE + 1])
+        scope = scope_of(request.user)  # type: ignore[arg-type]
+        rows = queryset.values_list("pk", "run__state_root")[: MOST_AT_ONCE + 1]
+        chosen = [pk for pk, root_id in rows if scope.may_change(root_id)]
         if len(chosen) > MOST_AT_ONCE:
             self.message_user(request, f"At most {MOST_AT_ONCE} operations at once.", messages.ERROR)
             return
@@ -169,7 +191,8 @@ class OperationAdmin(OfRunAdmin):
 
 
 @admin.register(LeaseEvent)
-class LeaseEventAdmin(ReadOnlyAdmin):
+class LeaseEventAdmin(ScopedAdmin):
+    root_path = "operation__run__state_root"
     list_filter = [ConstantFilter.of("kind", (LeaseEvent.RECLAIMED, LeaseEvent.REFUSED))]
     list_display = ["operation", "kind", "actor", "reason", "overdue_ms", "paused", "happened_at"]
     list_select_related = ["operation"]
@@ -189,7 +212,8 @@ class TaskAdmin(OfRunAdmin):
 
 
 @admin.register(RouteHealth)
-class RouteHealthAdmin(ReadOnlyAdmin):
+class RouteHealthAdmin(ScopedAdmin):
+    root_path = "state_root"
     list_filter = [IN_SOURCE]
     list_display = ["route_fingerprint", "state_root", "state", "next_half_open_at", "missing_since"]
     list_select_related = ["state_root"]

@@ -12,6 +12,7 @@ from runs.chain import Event as ChainEvent
 from runs.chain import Link, check_links
 from runs.leases import ran_out
 from runs.models import BROKEN, PRESENT, Event, LeaseEvent, Operation, Run, StateRoot
+from runs.scope import Scope
 
 PAGE_SIZE: Final = 50
 CHAIN_PAGE_SIZE: Final = 50
@@ -92,12 +93,14 @@ class LeasePage:
     next_key: str | None
 
 
-def list_leases(view: str, now: int, *, root_id: int | None = None, after: str | None = None) -> LeasePage:
+def list_leases(
+    view: str, now: int, scope: Scope, *, root_id: int | None = None, after: str | None = None
+) -> LeasePage:
     """Running operations whose lease is expired, ends within a minute, or is live; `after` is a `next_key`.
 
     Raises `ServiceError` (`invalid-key`).
     """
-    running = Operation.objects.filter(PRESENT, state="running")
+    running = Operation.objects.filter(scope.of("run__state_root"), PRESENT, state="running")
     if root_id is not None:
         running = running.filter(run__state_root_id=root_id)
     rows = running.filter(lease_expires_at__isnull=False)
@@ -123,9 +126,10 @@ def list_leases(view: str, now: int, *, root_id: int | None = None, after: str |
     return LeasePage(endless + found[:PAGE_SIZE], f"{last.lease_expires_at}.{last.pk}" if last else None)
 
 
-def operations_by_pk(pks: list[int]) -> list[Operation]:
+def operations_by_pk(pks: list[int], scope: Scope) -> list[Operation]:
     """Operations by primary key, with their runs."""
-    return list(_with_run(Operation.objects.filter(pk__in=pks)).order_by("lease_expires_at", "pk"))
+    rows = Operation.objects.filter(scope.of("run__state_root"), pk__in=pks)
+    return list(_with_run(rows).order_by("lease_expires_at", "pk"))
 
 
 def _with_run(operations: QuerySet[Operation]) -> QuerySet[Operation]:
@@ -135,17 +139,19 @@ def _with_run(operations: QuerySet[Operation]) -> QuerySet[Operation]:
     )
 
 
-def recent_lease_events(limit: int = 10) -> list[LeaseEvent]:
+def recent_lease_events(scope: Scope, limit: int = 10) -> list[LeaseEvent]:
     """The latest reclaimed operations and late holders."""
-    return list(LeaseEvent.objects.select_related("operation__run__state_root").order_by("-pk")[:limit])
+    events = LeaseEvent.objects.filter(scope.of("operation__run__state_root"))
+    return list(events.select_related("operation__run__state_root").order_by("-pk")[:limit])
 
 
-def list_runs(wanted: RunFilter, now: int, *, before: int | None = None, size: int = PAGE_SIZE) -> Page[Run]:
+def list_runs(
+    wanted: RunFilter, now: int, scope: Scope, *, before: int | None = None, size: int = PAGE_SIZE
+) -> Page[Run]:
     """Runs that match, newest first, each with `has_expired_lease`; `before` is the `next_key` of the page above."""
     expired = Exists(expired_leases(now).filter(run=OuterRef("pk")))
-    runs = Run.objects.select_related("state_root").defer(
-        "projection_json", "verified_projection_json", "verdict_detail"
-    )
+    runs = Run.objects.filter(scope.of("state_root")).select_related("state_root")
+    runs = runs.defer("projection_json", "verified_projection_json", "verdict_detail")
     if wanted.state:
         runs = runs.filter(state=wanted.state)
     if wanted.stage:
@@ -170,9 +176,9 @@ def operation_ids(run: Run) -> list[str]:
     return list(run.operations.order_by("-pk").values_list("operation_id", flat=True)[:MOST_JOINED])
 
 
-def runs_of_operation(operation_id: str) -> list[Operation]:
+def runs_of_operation(operation_id: str, scope: Scope) -> list[Operation]:
     """Operations of that id, with their runs: few, since an id belongs to one."""
-    rows = _with_run(Operation.objects.filter(operation_id=operation_id))
+    rows = _with_run(Operation.objects.filter(scope.of("run__state_root"), operation_id=operation_id))
     return list(rows.order_by("-pk")[:5])
 
 
@@ -185,12 +191,12 @@ def keyset_page(rows: QuerySet[Row], *, before: int | None, size: int = PAGE_SIZ
     return Page(found[:size], found[size - 1].pk if more else None)
 
 
-def find_runs(run_id: str, root_hash: str = "") -> list[Run]:
+def find_runs(run_id: str, scope: Scope, root_hash: str = "") -> list[Run]:
     """The runs of that id, one per state root at most; of one root if `root_hash` is given.
 
     Raises `ServiceError` (`run-not-found`).
     """
-    runs = Run.objects.select_related("state_root").filter(run_id=run_id)
+    runs = Run.objects.select_related("state_root").filter(scope.of("state_root"), run_id=run_id)
     if root_hash:
         runs = runs.filter(state_root__root_hash=root_hash)
     found = list(runs.order_by("pk")[:PAGE_SIZE])
@@ -238,9 +244,11 @@ def _recomputed(found: list[tuple[int, str, str, str, str, int, int]], size: int
         yield ChainRow(event, row[5], row[6], link, missing)
 
 
-def state_roots() -> list[StateRoot]:
+def state_roots(scope: Scope) -> list[StateRoot]:
     """The state roots to choose from, by name, at most `MAX_ROOTS`."""
-    return list(StateRoot.objects.only("root_hash", "name", "problem", "checked_at", "path")[:MAX_ROOTS])
+    return list(
+        StateRoot.objects.filter(scope.of("pk")).only("root_hash", "name", "problem", "checked_at", "path")[:MAX_ROOTS]
+    )
 
 
 def divergence_of(run: Run) -> tuple[ChainEvent | None, Event | None] | None:

@@ -15,13 +15,14 @@ from django.views.decorators.vary import vary_on_headers
 
 from cadence_admin.clock import now_ms
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, wants_fragment
+from cadence_admin.requests import HttpRequest, needs, wants_fragment
 from runs import queries, wording
 from runs.append import StoreError
 from runs.forms import RunFilterForm
 from runs.integrity import verify_stored
 from runs.lifecycle import COMMANDS, LEGAL_MOVES, LifecycleError, commands_awaiting_delivery, legal_commands
 from runs.models import Run
+from runs.scope import scope_of
 from runs.store import RunStore
 
 LARGEST_VERIFIED_HERE: Final = 250_000
@@ -72,7 +73,7 @@ def _number(request: HttpRequest, name: str) -> int | None:
 def _run(request: HttpRequest, run_id: str) -> Run | list[Run]:
     """The run that the URL means, or all of that id if several state roots have it and the URL names none."""
     try:
-        runs = queries.find_runs(run_id, request.GET.get("root", ""))
+        runs = queries.find_runs(run_id, scope_of(request.user), request.GET.get("root", ""))
     except ServiceError as error:
         raise Http404(str(error)) from None
     return runs[0] if len(runs) == 1 else runs
@@ -82,16 +83,18 @@ def _choose(request: HttpRequest, runs: list[Run]) -> HttpResponse:
     return render(request, "runs/choose.html", {"runs": runs}, status=300)
 
 
+@needs("runs.view_run")
 @require_GET
 @vary_on_htmx
 def run_list(request: HttpRequest) -> HttpResponse:
     """`/runs/`: every run, filtered by the URL."""
-    roots = queries.state_roots()
+    scope = scope_of(request.user)
+    roots = queries.state_roots(scope)
     form = RunFilterForm(request.GET, roots)
     now = now_ms()
     page = None
     if form.is_valid():
-        page = queries.list_runs(form.wanted(), now, before=_number(request, "before"))
+        page = queries.list_runs(form.wanted(), now, scope, before=_number(request, "before"))
     context = {
         "form": form,
         "page": page,
@@ -104,6 +107,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
     return render(request, template, context, status=200 if page else 422)
 
 
+@needs("runs.view_run")
 @require_GET
 @vary_on_htmx
 def run_detail(request: HttpRequest, run_id: str) -> HttpResponse:
@@ -112,6 +116,7 @@ def run_detail(request: HttpRequest, run_id: str) -> HttpResponse:
     return _choose(request, run) if isinstance(run, list) else _render_run(request, run)
 
 
+@needs("runs.view_run")
 @require_POST
 @vary_on_htmx
 def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
@@ -134,14 +139,15 @@ def run_verification(request: HttpRequest, run_id: str) -> HttpResponse:
     return _back_to(run)
 
 
+@needs("runs.move_run")
 @require_POST
 def run_move(request: HttpRequest, run_id: str) -> HttpResponse:
     """`POST /runs/<run_id>/move/`: move a run of ours, from the state that the person saw, with a code."""
-    if not request.user.has_perm("runs.move_run"):
-        raise PermissionDenied
     run = _run(request, run_id)
     if isinstance(run, list):
         return _choose(request, run)
+    if not scope_of(request.user).may_change(run.state_root_id):
+        raise PermissionDenied
     code = request.POST.get("code", "")
     if not CODE.fullmatch(code):
         refusal = "A move needs a code: a lower-case word such as awaiting-operator."
@@ -157,6 +163,7 @@ def run_move(request: HttpRequest, run_id: str) -> HttpResponse:
     return _back_to(run)
 
 
+@needs("runs.view_run")
 @require_GET
 def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
     """`/runs/<run_id>/<kind>/`: all rows of one table that belong to a run."""
@@ -166,7 +173,14 @@ def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
     if isinstance(run, list):
         return _choose(request, run)
     rows = queries.keyset_page(KINDS[kind].rows(run), before=_number(request, "before"))
-    return render(request, "runs/records.html", {"run": run, "kind": KINDS[kind], "page": rows, "now": now_ms()})
+    context = {
+        "run": run,
+        "kind": KINDS[kind],
+        "page": rows,
+        "may_change": scope_of(request.user).may_change(run.state_root_id),
+        "now": now_ms(),
+    }
+    return render(request, "runs/records.html", context)
 
 
 def _back_to(run: Run) -> HttpResponse:
@@ -175,6 +189,7 @@ def _back_to(run: Run) -> HttpResponse:
 
 def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: int = 200) -> HttpResponse:
     now = now_ms()
+    may_change = scope_of(request.user).may_change(run.state_root_id)
     records = [
         (slug, kind, queries.keyset_page(kind.rows(run), before=None, size=ASIDE_SIZE)) for slug, kind in KINDS.items()
     ]
@@ -193,7 +208,8 @@ def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: in
         "commands": legal_commands(run.state),
         "awaiting_delivery": commands_awaiting_delivery(run.state),
         "other_commands": [command for command in COMMANDS if command not in legal_commands(run.state)],
-        "targets": () if run.state_root.path else LEGAL_MOVES[run.state],
+        "targets": () if run.state_root.path or not may_change else LEGAL_MOVES[run.state],
+        "may_change": may_change,
         "chain": queries.chain_page(run, upto=_number(request, "upto")),
         "records": [record for record in records if record[2].items],
         "routes": run.state_root.routes.all()[:ASIDE_SIZE],

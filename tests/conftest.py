@@ -13,6 +13,8 @@ from django.db import connection
 from django.test import Client
 
 from approvals import tables
+from approvals.adapter import Adapter
+from approvals.backends.database import DatabaseBackend
 from cadence_admin.accounts import ensure_local_accounts
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
@@ -63,8 +65,14 @@ def empty_tables(transactional_db: None) -> None:
 
 
 @pytest.fixture
+def database(empty_tables: None) -> Adapter:
+    """The stores over the database under test."""
+    return Adapter(DatabaseBackend())
+
+
+@pytest.fixture
 def accounts(db: None) -> dict[str, User]:
-    """The three local accounts, all with `PASSWORD`."""
+    """The local accounts, all with `PASSWORD`."""
     ensure_local_accounts(PASSWORD)
     return {user.username: user for user in User.objects.all()}
 

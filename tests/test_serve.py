@@ -64,7 +64,7 @@ def test_a_newcomer_sees_runs(tmp_path: Path) -> None:
         assert f"http://127.0.0.1:{port}/" in said
         assert "18 new" in said
         assert f"Mirroring {tmp_path / 'sample-state-home'}" in said  # a copy: reclaiming writes to it
-        password = re.search(r"Sign in as viewer or approver or operator with the password (\S+)", said)
+        password = re.search(r"Sign in as viewer or approver or operator or auditor with the password (\S+)", said)
         assert password
         jar = http.cookiejar.CookieJar()
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))

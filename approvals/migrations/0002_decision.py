@@ -19,6 +19,8 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("kind", models.CharField(max_length=16)),
                 ("record_id", models.TextField()),
+                ("tenant_id", models.TextField(blank=True)),
+                ("capability", models.TextField(blank=True)),
                 ("answer", models.CharField(max_length=32)),
                 ("actor", models.CharField(max_length=150)),
                 ("decided_by", models.CharField(max_length=255)),

@@ -28,9 +28,3 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DurableR
 @pytest.fixture
 def adapter(backend: DurableRecordBackend) -> Adapter:
     return Adapter(backend)
-
-
-@pytest.fixture
-def database(empty_tables: None) -> Adapter:
-    """The stores over the database under test."""
-    return Adapter(DatabaseBackend())

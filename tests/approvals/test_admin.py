@@ -1,5 +1,6 @@
 """Django's admin over nifra's tables: looked at, never edited; actions by the services."""
 
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -98,19 +99,13 @@ def test_effects_and_leases_are_settled_by_the_service(sample: Adapter, superuse
     assert "lease-changed" in act(superuser, "reconciliationlease", "reclaim", ["effects"], "again")
 
 
-def test_who_may_look_but_not_decide_finds_no_action(sample: Adapter, superuser: Client) -> None:
-    User.objects.filter(username="root").update(is_superuser=False, is_staff=True)
-    from django.contrib.auth.models import Permission
-
-    user = User.objects.get(username="root")
-    user.user_permissions.set(
-        Permission.objects.filter(content_type__app_label="approvals", codename__startswith="view_")
-    )
-    page = superuser.get("/admin/approvals/approval/").content.decode()
+def test_who_may_look_but_not_decide_finds_no_action(sample: Adapter, sign_in: Callable[[str], Client]) -> None:
+    auditor = sign_in("auditor")
+    page = auditor.get("/admin/approvals/approval/").content.decode()
     assert 'value="approve"' not in page
     rowid = Approval.objects.filter(state="pending").first()
     assert rowid is not None
-    act(superuser, "approval", "approve", [rowid.pk])
+    act(auditor, "approval", "approve", [rowid.pk])
     assert not Decision.objects.exists()
 
 

@@ -24,6 +24,7 @@ from approvals.models import Decision, DurableRecord, ReconciliationLease
 from approvals.queries import MOST_COUNTED, PAGE_SIZE, Row
 from approvals.records import Approval, SagaStep
 from approvals.tables import RECORDS
+from cadence_admin.access import EVERYTHING
 from cadence_admin.javascript import canonical_json
 from runs.store import RunStore
 from tests.runs.stores import ROOT
@@ -185,8 +186,11 @@ def test_the_number_of_queries_is_fixed(database: Adapter, sign_in: SignIn) -> N
         more(number)
     after = {address: count(address) for address in pages}
     assert after == before
-    # Session and user, and then one.
-    assert after["/approvals/~waiting/"] == 3
+    # Session, user, permissions (two) and access, and then one.
+    assert after["/approvals/~waiting/"] == 6
+    with CaptureQueriesContext(connection) as queries:
+        client.get("/approvals/~waiting/")
+    assert sum(RECORDS in query["sql"] for query in queries) == 1
 
 
 def test_the_poll_answers_304_while_nothing_changes(database: Adapter, sign_in: SignIn) -> None:
@@ -277,7 +281,7 @@ def test_several_are_decided_each_on_its_own(database: Adapter, sign_in: SignIn,
     choices = []
     for record in (good, taken, risky):
         row = Row(1, record.id, "", record)
-        choices.append(item_of(row, accounts["approver"], database.backend.now(), {}).choice)
+        choices.append(item_of(row, accounts["approver"], database.backend.now(), {}, access=EVERYTHING).choice)
     decide(accounts["operator"], taken.id, "denied", shown=None, comment="no", via="page")
     client = sign_in("approver")
     response = client.post("/approvals/~decisions/", {"chosen": choices, "answer": "approved", "comment": "all fine"})

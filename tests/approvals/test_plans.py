@@ -13,6 +13,7 @@ from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.queries import ApprovalFilter
 from approvals.tables import RECORDS
+from cadence_admin.access import EVERYTHING
 from tests.approvals.filling import fill
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,7 +112,7 @@ INBOX = [
 def check_the_inbox() -> None:
     for wanted, after in INBOX:
         with statements() as executed:
-            queries.list_approvals(wanted, 0, after=after)
+            queries.list_approvals(wanted, 0, EVERYTHING, after=after)
         assert executed
         for sql, params in executed:
             assert_reads_what_it_returns(sql, params, queries.PAGE_SIZE + 1)
@@ -125,14 +126,14 @@ def check_the_other_pages(filled: Adapter) -> None:
     record = filled.approvals.get("approval-025000")
     assert record is not None
     for work in (
-        lambda: queries.counts(queries.APPROVAL_VIEWS, 0, "dana"),
-        lambda: queries.waiting(ApprovalFilter()),
-        lambda: queries.about(record, 25_000),
-        lambda: queries.list_effects("findings", COUNT),
-        lambda: queries.list_effects("committed", COUNT),
-        lambda: queries.list_sagas("findings", COUNT),
-        lambda: queries.find("approval", record.id),
-        lambda: queries.approvals_of_effects([record.effect_id]),
+        lambda: queries.counts(queries.APPROVAL_VIEWS, 0, "dana", EVERYTHING),
+        lambda: queries.waiting(ApprovalFilter(), EVERYTHING),
+        lambda: queries.about(record, 25_000, EVERYTHING),
+        lambda: queries.list_effects("findings", COUNT, EVERYTHING),
+        lambda: queries.list_effects("committed", COUNT, EVERYTHING),
+        lambda: queries.list_sagas("findings", COUNT, EVERYTHING),
+        lambda: queries.find("approval", record.id, EVERYTHING),
+        lambda: queries.approvals_of_effects([record.effect_id], EVERYTHING),
     ):
         with statements() as executed:
             work()

@@ -207,7 +207,7 @@ def test_the_list_costs_the_same_for_one_run_and_for_many(sign_in: SignIn) -> No
     Run.objects.all().delete()
     StateRoot.objects.all().delete()
     many_runs(200)
-    assert cost() == one == 4  # session, user, state roots, runs
+    assert cost() == one == 7  # session, user, permissions (two), access, state roots, runs
 
 
 # One run
@@ -404,7 +404,7 @@ def test_a_run_costs_the_same_at_any_length(sign_in: SignIn) -> None:
         StateRoot.objects.all().delete()
         return len(queries)
 
-    assert cost(3) == cost(300) == 18
+    assert cost(3) == cost(300) == 21
 
 
 # Hostile content

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from runs.models import BROKEN, Event, Operation, Run, StateRoot
 from runs.queries import RunFilter, expired_leases, list_runs
+from runs.scope import EVERYTHING
 from runs.verification import OK
 from tests.runs.stores import ROOT
 
@@ -78,7 +79,7 @@ def plan_of_list(wanted: RunFilter, before: int | None = None) -> str:
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(note):
-        page = list_runs(wanted, NOW, before=before)
+        page = list_runs(wanted, NOW, EVERYTHING, before=before)
     assert page.items
     ((sql, params),) = executed
     with connection.cursor() as cursor:

@@ -20,7 +20,7 @@ from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.importer import import_records
 from approvals.models import DurableRecord
-from cadence_admin.accounts import ensure_local_accounts
+from cadence_admin.accounts import LOCAL_ACCOUNTS, ensure_local_accounts
 from runs.mirror import name_state_roots
 
 HOST: Final = "127.0.0.1"
@@ -81,7 +81,7 @@ class Command(BaseCommand):
         names = ensure_local_accounts(password)
         if names:
             self.stdout.write(f"   Sign in as {' or '.join(names)} with the password {password}")
-        if len(names) < 3:
+        if len(names) < len(LOCAL_ACCOUNTS):
             self.stdout.write("   The other local accounts have a password of their own.")
 
     def _serve(self, listener: socket.socket, mirror: list[str]) -> None:

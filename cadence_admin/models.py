@@ -1,0 +1,65 @@
+"""Who sees what, and who may decide it. Patterns are those of `cadence_admin.patterns`."""
+
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
+from django.db import models
+
+
+class Grant(models.Model):
+    """Something that is given to a user, or to all of a group."""
+
+    user = models.ForeignKey(User, models.CASCADE, null=True, blank=True, related_name="+")
+    group = models.ForeignKey(Group, models.CASCADE, null=True, blank=True, related_name="+")
+
+    class Meta:
+        abstract = True
+
+    def clean(self) -> None:
+        if (self.user is None) == (self.group is None):
+            raise ValidationError("Give it to a user or to a group, and not to both.")
+
+    @property
+    def holder(self) -> str:
+        """Who has it, for people."""
+        return f"group {self.group}" if self.group else str(self.user)
+
+
+def _one_holder(name: str) -> models.CheckConstraint:
+    one = models.Q(user__isnull=True, group__isnull=False) | models.Q(user__isnull=False, group__isnull=True)
+    return models.CheckConstraint(condition=one, name=name)
+
+
+class TenantAccess(Grant):
+    """Whose approvals and effects somebody sees, and whether they may decide them."""
+
+    tenant = models.CharField(max_length=255, default="*", help_text="a tenant, or a pattern such as acme-*")
+    capability = models.CharField(
+        max_length=255, default="*", help_text="a capability, or a pattern such as payments.*"
+    )
+    may_decide = models.BooleanField(default=True, help_text="off: only to see")
+
+    class Meta:
+        verbose_name = "tenant access"
+        verbose_name_plural = "tenant access"
+        ordering = ["pk"]
+        constraints = [_one_holder("tenant_access_one_holder")]
+        permissions = [("use_admin", "Can use Django's admin")]
+
+    def __str__(self) -> str:
+        return f"{self.holder}: {self.capability} of {self.tenant}"
+
+
+class RootAccess(Grant):
+    """Which projects' runs somebody sees, and whether they may change them."""
+
+    root = models.CharField(max_length=255, default="*", help_text="a project's name or root hash, or a pattern")
+    may_change = models.BooleanField(default=True, help_text="off: only to see")
+
+    class Meta:
+        verbose_name = "root access"
+        verbose_name_plural = "root access"
+        ordering = ["pk"]
+        constraints = [_one_holder("root_access_one_holder")]
+
+    def __str__(self) -> str:
+        return f"{self.holder}: {self.root}"

@@ -1,0 +1,154 @@
+"""Who may do what: every address and every role, against one table. A new address without an entry fails."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import call_command
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from approvals.adapter import Adapter
+from approvals.backends.database import DatabaseBackend
+from approvals.conformance import FAR, approval, effect, saga
+from cadence_admin.roles import ROLES
+from runs.store import RunStore
+from tests.runs.stores import ROOT
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_tables")]
+
+PUBLIC: Final = "public"
+SIGNED_IN: Final = "signed in"
+# Each address of the console: its method, and the permission that it takes.
+ADDRESSES: Final = {
+    "": ("GET", SIGNED_IN),
+    "sign-in/": ("GET", PUBLIC),
+    "sign-out/": ("POST", SIGNED_IN),
+    "runs/": ("GET", "runs.view_run"),
+    "runs/<str:run_id>/": ("GET", "runs.view_run"),
+    "runs/<str:run_id>/verification/": ("POST", "runs.view_run"),
+    "runs/<str:run_id>/move/": ("POST", "runs.move_run"),
+    "runs/<str:run_id>/<slug:kind>/": ("GET", "runs.view_run"),
+    "leases/": ("GET", "runs.view_operation"),
+    "leases/reclaim/": ("POST", "runs.reclaim_operation"),
+    "leases/workers/free/": ("POST", "approvals.resolve_record"),
+    "approvals/": ("GET", "approvals.view_approval"),
+    "approvals/~waiting/": ("GET", "approvals.view_approval"),
+    "approvals/~decisions/": ("POST", "approvals.decide_approval"),
+    "approvals/<id:approval_id>/": ("GET", "approvals.view_approval"),
+    "approvals/<id:approval_id>/decision/": ("POST", "approvals.decide_approval"),
+    "effects/": ("GET", "approvals.view_effect"),
+    "effects/<id:effect_id>/": ("GET", "approvals.view_effect"),
+    "effects/<id:effect_id>/resolution/": ("POST", "approvals.resolve_record"),
+    "sagas/": ("GET", "approvals.view_saga"),
+    "sagas/<id:saga_id>/": ("GET", "approvals.view_saga"),
+    "sagas/<id:saga_id>/resolution/": ("POST", "approvals.resolve_record"),
+}
+# What each role gets there: y it may, n it may not. viewer, approver, operator, auditor.
+TABLE: Final = {
+    "runs.view_run": "yyyy",
+    "runs.view_operation": "yyyy",
+    "runs.move_run": "nnyn",
+    "runs.reclaim_operation": "nnyn",
+    "approvals.view_approval": "yyyy",
+    "approvals.view_effect": "yyyy",
+    "approvals.view_saga": "yyyy",
+    "approvals.decide_approval": "nyyn",
+    "approvals.resolve_record": "nnyn",
+    "cadence_admin.use_admin": "nnyy",
+    SIGNED_IN: "yyyy",
+    PUBLIC: "yyyy",
+}
+NAMES: Final = ("viewer", "approver", "operator", "auditor")
+
+
+def patterns(resolver: URLResolver, before: str = "") -> Iterator[tuple[str, URLPattern]]:
+    for entry in resolver.url_patterns:
+        route = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from patterns(entry, route)
+        else:
+            yield route, entry
+
+
+ROUTES: Final = dict(patterns(get_resolver()))
+CONSOLE: Final = {route: entry for route, entry in ROUTES.items() if not route.startswith("admin/")}
+
+
+@pytest.fixture
+def world(transactional_db: None) -> dict[str, str]:
+    """One of everything, and what stands in an address for it."""
+    adapter = Adapter(DatabaseBackend())
+    adapter.backend.create("approval", approval(approval_id="ap", expires_at=FAR))
+    adapter.backend.create("effect", effect(effect_id="ef", tenant_id="acme", principal_id="bot"))
+    adapter.backend.create("saga", saga(saga_id="sa"))
+    run_id = str(RunStore(ROOT).start_run("abel-implement", "start", change="x")["runId"])
+    return {"run_id": run_id, "kind": "operations", "approval_id": "ap", "effect_id": "ef", "saga_id": "sa"}
+
+
+def ask(client: Client, route: str, world: dict[str, str]) -> Any:
+    method, _ = ADDRESSES[route]
+    address = "/" + re.sub(r"<\w+:(\w+)>", lambda match: world[match[1]], route)
+    return client.get(address) if method == "GET" else client.post(address, {"answer": "approved", "expires_at": "1"})
+
+
+def test_every_address_is_in_the_table() -> None:
+    assert set(CONSOLE) == set(ADDRESSES)
+    for route, entry in CONSOLE.items():
+        needed = ADDRESSES[route][1]
+        if needed not in (PUBLIC, SIGNED_IN):
+            assert getattr(entry.callback, "permission", None) == needed, route
+
+
+@pytest.mark.parametrize("route", ADDRESSES)
+def test_each_role_gets_what_the_table_says(world: dict[str, str], accounts: dict[str, User], route: str) -> None:
+    for name, may in zip(NAMES, TABLE[ADDRESSES[route][1]], strict=True):
+        client = Client()
+        client.force_login(accounts[name])
+        status = ask(client, route, world).status_code
+        assert (status != 403) == (may == "y"), (name, route, status)
+        assert status != 500
+
+
+@pytest.mark.parametrize("route", ADDRESSES)
+def test_nobody_gets_only_the_door(world: dict[str, str], route: str) -> None:
+    response = ask(Client(), route, world)
+    if ADDRESSES[route][1] == PUBLIC or route == "sign-out/":
+        assert response.status_code in (200, 302)
+    else:
+        assert response.status_code == 302
+        assert response["Location"].startswith("/sign-in/")
+
+
+@pytest.mark.parametrize("route", ADDRESSES)
+def test_somebody_without_a_role_gets_nothing(world: dict[str, str], route: str) -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("new"))
+    status = ask(client, route, world).status_code
+    assert (status == 403) == (ADDRESSES[route][1] not in (PUBLIC, SIGNED_IN)), (route, status)
+
+
+def test_the_admin_opens_by_its_permission(accounts: dict[str, User]) -> None:
+    tables = [route for route in ROUTES if re.fullmatch(r"admin/(runs|approvals|cadence_admin|auth)/\w+/", route)]
+    assert len(tables) >= 19
+    for name, may in zip(NAMES, TABLE["cadence_admin.use_admin"], strict=True):
+        client = Client()
+        client.force_login(accounts[name])
+        for table in tables:
+            status = client.get(f"/{table}").status_code
+            own = "/runs/" in table or "/approvals/" in table
+            # Who is not let in is sent to sign in; accounts and access are for superusers.
+            assert status == (302 if may == "n" else 200 if own else 403), (name, table, status)
+
+
+def test_the_groups_are_made_from_the_table_and_made_so_again() -> None:
+    operator = Group.objects.get(name="operator")
+    operator.permissions.clear()
+    viewer = Group.objects.get(name="viewer")
+    viewer.permissions.add(Permission.objects.get(codename="decide_approval"))
+    call_command("migrate", verbosity=0)
+    for role, permissions in ROLES.items():
+        found = Permission.objects.filter(group__name=role).values_list("content_type__app_label", "codename")
+        assert {f"{app}.{name}" for app, name in found} == set(permissions)

@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 
 from approvals import queries
 from approvals.adapter import Adapter
+from approvals.backends.database import DatabaseBackend
 from approvals.conformance import FAR, approval, effect, saga
 from approvals.decisions import DecisionError, decide, shown_of
 from approvals.models import Decision, DurableRecord
 from approvals.queries import ApprovalFilter
-from approvals.records import Approval
+from approvals.records import Approval, SagaStep
 from approvals.resolutions import close_effect, free_lease
 from cadence_admin.access import EVERYTHING, Access, Seen, access_of
 from cadence_admin.models import RootAccess, TenantAccess
 from cadence_admin.patterns import matches
-from runs.models import Operation, StateRoot
+from runs.leases import note_refused
+from runs.models import Operation, Run, StateRoot
 from runs.store import RunStore
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_tables")]
@@ -149,8 +151,20 @@ def test_nothing_of_another_tenant_is_on_any_page(database: Adapter, member: Cal
         shown = re.sub(r'(value|href|action)="[^"]*"', "", response.content.decode())
         for word in ("secret", theirs.id, "e-theirs", "e-nobody", "saga-of-all", "worker-of-all"):
             assert word not in shown, (page, word)
-    hidden = Client()
-    hidden.force_login(user)
+    # What hangs together by an id only.
+    step = SagaStep(name="s", effect_id="e-theirs", compensation_effect_id="c", state="executing")
+    database.backend.create("saga", saga(saga_id="saga-with-step", steps=(step,)))
+    borrowed = asked(database, tenant_id="acme", effect_id="e-theirs")
+    page = text_of(client.get(reverse("approval", args=[borrowed.id])))
+    assert "not in the journal" in page
+    assert "saga-with-step" not in page
+    for code, call in (
+        ("approval-not-found", lambda: decide(user, theirs.id, "approved", shown=None, via="page")),
+        ("effect-not-found", lambda: close_effect(user, "e-theirs", "failed", version=1, reason="x")),
+    ):
+        with pytest.raises(DecisionError) as error:
+            call()
+        assert error.value.code == code
     for address in (
         reverse("approval", args=[theirs.id]),
         "/effects/e-theirs/",
@@ -235,9 +249,17 @@ def test_runs_are_scoped_by_project(member: Callable[..., User]) -> None:
     )
     mine, theirs = (Operation.objects.get(operation_id=f"op-{name}").pk for name in ("storefront", "warehouse"))
     assert client.post("/leases/reclaim/", {"operation": [mine], "confirmed": "yes"}).status_code == 403
+    unknown = client.post("/leases/reclaim/", {"operation": [10**9]})
+    hidden = client.post("/leases/reclaim/", {"operation": [theirs]})
+    assert (hidden.status_code, text_of(hidden)) == (unknown.status_code, text_of(unknown)) == (422, text_of(unknown))
     client.post("/leases/reclaim/", {"operation": [theirs], "confirmed": "yes"})
     client.post("/admin/runs/operation/", {"action": "reclaim", "_selected_action": [mine, theirs]})
     assert Operation.objects.filter(state="running", operation_id__startswith="op-").count() == 2
+    note_refused(Run.objects.get(run_id=ids["warehouse"]), "op-warehouse", "commit", 1)
+    assert "op-warehouse" not in client.get("/leases/?show=live").content.decode()
+    TenantAccess.objects.create(user=User.objects.latest("pk"))
+    record = asked(Adapter(DatabaseBackend()), effect_id="op-warehouse")
+    assert "change-of" not in client.get(reverse("approval", args=[record.id])).content.decode()
     allowed = signed_in(member(roots=((ONE, True),)))
     assert allowed.post("/leases/reclaim/", {"operation": [mine], "confirmed": "yes"}).status_code == 200
     assert Operation.objects.get(pk=mine).state == "interrupted"

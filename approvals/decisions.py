@@ -7,7 +7,7 @@ user is renamed. Every refusal is a `DecisionError`; what was decided before is 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +17,7 @@ import psycopg.errors
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connections, transaction
+from django.db.models import F
 
 from approvals.backends.database import DatabaseBackend
 from approvals.models import Decision
@@ -24,6 +25,7 @@ from approvals.records import DECISIONS, Approval, Record, RecordError
 from cadence_admin.access import Access, access_of
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
+from cadence_admin.policies import groups_of, owned_by, policies
 from cadence_admin.visible import GLANCE
 
 DECIDE: Final = "approvals.decide_approval"
@@ -65,10 +67,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A decision that counts; `again` if the same person had given the same answer before."""
+    """A decision that counts; `again` if the same person had given the same answer before. `votes` of `needed` people have
+    approved: the record changes with the last of them."""
 
     approval: Approval
     again: bool = False
+    votes: int = 1
+    needed: int = 1
 
 
 def token_of(user: User) -> str:
@@ -116,9 +121,9 @@ def confirmation_of(approval: Approval) -> str:
     return approval.target or approval.capability
 
 
-def is_own(user: User, approval: Approval) -> bool:
-    """Whether the request is the user's own: nobody decides those."""
-    return approval.principal_id in (user.get_username(), token_of(user))
+def answer_on(approval: Approval) -> str:
+    """What was decided about an approval that has a decider: one that was used or ran out later was approved before."""
+    return "denied" if approval.state == "denied" else "approved"
 
 
 def state_at(approval: Approval, now: int) -> str:
@@ -141,28 +146,45 @@ def decide(
     """Approve or deny, if it is still what the person was shown (`shown` None: whatever stands there now).
 
     Raises `DecisionError`: `not-permitted`, `reason-required`, `approval-not-found`, `own-request`,
-    `approval-already-decided`, `approval-expired`, `approval-changed`, `approval-not-read`, `confirmation-mismatch`,
-    `record-busy`; and `RecordError` (`record-unreadable`).
+    `excluded-by-policy`, `approval-already-decided`, `approval-expired`, `approval-changed`, `approval-not-read`,
+    `confirmation-mismatch`, `record-busy`; and `RecordError` (`record-unreadable`).
     """
     if not user.has_perm(DECIDE):
         raise DecisionError("not-permitted", "Your account may look at approvals, but not decide them.")
     if answer not in DECISIONS:
         raise DecisionError("invalid-decision", "A decision is to approve or to deny.")
-    access = access_of(user)
+    access, owned, policy, groups = access_of(user), owned_by(user), policies(), groups_of(user)
     backend = DatabaseBackend(using)
     with changing(backend):
         approval = _locked(backend, approval_id, access)
         if approval.id != approval_id:
             raise RecordError("record-unreadable", f"{approval_id}: its payload is that of {approval.id}")
         now = backend.now()
-        if _is_same(user, approval, answer):
+        if _is_same(user, approval, answer, backend.alias):
             return Answered(approval, again=True)
-        _require_open(user, approval, now)
+        _require_open(approval, now)
+        if approval.principal_id in owned or approval.principal_id == token_of(user):
+            raise DecisionError("own-request", "This is your own request: somebody else has to decide it.", approval)
         _require_seen(approval, answer, shown)
         if answer == "denied" and not comment.strip():
             raise DecisionError("reason-required", "Say why: who asked will want to know.", approval)
         if answer == "approved" and must_be_confirmed(approval) and typed != confirmation_of(approval):
             raise DecisionError("confirmation-mismatch", "What you typed is not what this is about.", approval)
+        seen = shown or shown_of(approval)
+        rule, votes = policy.rule_for(approval.capability), 1
+        if answer == "approved":
+            if rule.excluded & groups:
+                raise DecisionError("excluded-by-policy", "A policy leaves the approval of this to others.", approval)
+            others = {vote.decided_by for vote in votes_on([approval], backend.alias).get(approval.id, ())}
+            if token_of(user) in others:
+                return Answered(approval, again=True, votes=len(others), needed=rule.needed)
+            votes = len(others) + 1
+        if answer == "approved" and votes < rule.needed:
+            enter(
+                user, approval, answer, comment=comment, came_from=came_from, via=via, shown=seen.digest, now=now,
+                using=backend.alias, before=approval.version,
+            )  # fmt: skip
+            return Answered(approval, votes=votes, needed=rule.needed)
         decided = approval.decided(answer, token_of(user), now)
         if not backend.compare_and_set("approval", approval_id, approval.version, decided):
             raise DecisionError("approval-changed", "It changed in this very moment.", approval)
@@ -173,11 +195,26 @@ def decide(
             comment=comment,
             came_from=came_from,
             via=via,
-            shown=shown.digest if shown else "",
+            shown=seen.digest,
             now=now,
             using=backend.alias,
         )
-        return Answered(decided)
+        return Answered(decided, votes=votes, needed=rule.needed)
+
+
+def votes_on(records: Iterable[Approval], using: str) -> dict[str, list[Decision]]:
+    """Who has approved what is still pending, by the id of the record: only votes for it as it stands. One query."""
+    by_id = {record.id: record for record in records}
+    rows = Decision.objects.using(using).filter(
+        kind="approval", record_id__in=list(by_id), answer="approved", version_after=F("version_before")
+    )
+    found: dict[str, list[Decision]] = {}
+    for vote in rows.order_by("pk") if by_id else ():
+        record = by_id[vote.record_id]
+        digests = {shown_of(record).digest, shown_of(record, whole=True).digest}
+        if vote.version_before == record.version and vote.shown_digest in digests:
+            found.setdefault(record.id, []).append(vote)
+    return found
 
 
 def expire(user: User, approval_id: str, *, came_from: str = "", via: str, using: str | None = None) -> bool:
@@ -226,8 +263,9 @@ def enter(
     shown: str = "",
     now: int,
     using: str,
+    before: int | None = None,
 ) -> None:
-    """The entry of what a person made of a record, whose new version is given."""
+    """The entry of what a person made of a record, whose version after it is given; `before` it, where it didn't change."""
     Decision.objects.using(using).create(
         kind=record.KIND,
         record_id=record.id,
@@ -239,7 +277,7 @@ def enter(
         comment=comment.strip()[:LONGEST_COMMENT],
         came_from=came_from,
         via=via,
-        version_before=record.version - 1,
+        version_before=record.version - 1 if before is None else before,
         version_after=record.version,
         shown_digest=shown,
         happened_at=now,
@@ -256,20 +294,22 @@ def _locked(backend: DatabaseBackend, approval_id: str, access: Access) -> Appro
     return approval
 
 
-def _is_same(user: User, approval: Approval, answer: str) -> bool:
-    if approval.decided_by != token_of(user):
+def _is_same(user: User, approval: Approval, answer: str, using: str) -> bool:
+    """Whether the answer that was given is this person's own, alone or with others."""
+    # One that was approved stays approved by the same people once its token was used.
+    if approval.state == "pending" or approval.decided_by is None or answer != answer_on(approval):
         return False
-    # One that was approved stays approved by the same person once its token was used.
-    return answer == ("denied" if approval.state == "denied" else "approved")
+    if approval.decided_by == token_of(user):
+        return True
+    mine = Decision.objects.using(using).filter(kind="approval", record_id=approval.id, decided_by=token_of(user))
+    return mine.filter(answer=answer).exists()
 
 
-def _require_open(user: User, approval: Approval, now: int) -> None:
+def _require_open(approval: Approval, now: int) -> None:
     if state_at(approval, now) == "expired":
         raise DecisionError("approval-expired", "Its time was up before anybody decided.", approval)
     if approval.state != "pending":
         raise DecisionError("approval-already-decided", "This was decided before you.", approval)
-    if is_own(user, approval):
-        raise DecisionError("own-request", "This is your own request: somebody else has to decide it.", approval)
 
 
 def _require_seen(approval: Approval, answer: str, shown: Shown | None) -> None:

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_GET, require_POST
 from django.views.decorators.vary import vary_on_headers
 
 from approvals import queries, wording
-from approvals.decisions import DECIDE, DecisionError, Shown, decide, seen_of, token_of
+from approvals.decisions import DECIDE, DecisionError, Shown, decide, seen_of, token_of, votes_on
 from approvals.forms import DecisionForm, InboxForm, ResolutionForm, SeveralForm
-from approvals.items import Item, differences, item_of, names_of
+from approvals.items import Item, Reader, differences, item_of, names_of, reader_of
 from approvals.records import Approval, Effect, RecordError, Saga
 from approvals.resolutions import EFFECT_ANSWERS, RESOLVE, answers_for, close_effect, may_be_closed, resolve_step
 from approvals.routers import nifra_alias
@@ -36,6 +36,7 @@ _CHOICE: Final = re.compile(r"([0-9a-f]{64})\.([0-9]{1,16})\.(.+)", re.DOTALL)
 STATUS: Final = {
     "not-permitted": 403,
     "own-request": 403,
+    "excluded-by-policy": 403,
     "approval-not-found": 404,
     "effect-not-found": 404,
     "saga-not-found": 404,
@@ -88,7 +89,8 @@ def inbox(request: HttpRequest) -> HttpResponse:
         raise Http404
     now = _now()
     wanted = form.wanted(token_of(request.user))
-    access = access_of(request.user)
+    reader = reader_of(request.user)
+    access = reader.access
     try:
         page = queries.list_approvals(wanted, now, access, after=request.GET.get("after"))
     except ServiceError as error:
@@ -102,7 +104,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "nothing": wording.NOTHING[wanted.view],
         "counts": queries.counts(queries.APPROVAL_VIEWS, now, wanted.mine, access),
         "most_counted": queries.MOST_COUNTED,
-        "items": _items(request, page.rows, now, access),
+        "items": _items(reader, page.rows, now),
         "next_key": page.next_key,
         "first": first,
         "filtered": any((wanted.tenant, wanted.capability, wanted.principal, wanted.text)),
@@ -114,11 +116,12 @@ def inbox(request: HttpRequest) -> HttpResponse:
     return render(request, "approvals/_inbox.html" if wants_fragment(request) else "approvals/inbox.html", context)
 
 
-def _items(request: HttpRequest, rows: list[queries.Row], now: int, access: Access) -> list[Item]:
+def _items(reader: Reader, rows: list[queries.Row], now: int) -> list[Item]:
     records = [row.record for row in rows if isinstance(row.record, Approval)]
     names = names_of(record.decided_by for record in records)
-    effects = queries.effect_states((record.effect_id for record in records), access)
-    return [item_of(row, request.user, now, names, effects, access=access) for row in rows]
+    effects = queries.effect_states((record.effect_id for record in records), reader.access)
+    votes = votes_on(records, nifra_alias())
+    return [item_of(row, reader, now, names, effects, votes.get(row.id, ())) for row in rows]
 
 
 @needs(SEE_APPROVALS)
@@ -185,6 +188,8 @@ def decision(request: HttpRequest, approval_id: str) -> HttpResponse:
         return _render_answer(request, approval_id, None)
     if via == "inbox":
         done = wording.DECISIONS[given["answer"]]
+        if answered.votes < answered.needed:
+            done = f"{done} ({answered.votes} of {answered.needed})"
         messages.success(
             request, f"{done}: {wording.deed(answered.approval.capability)} {answered.approval.target or ''}"
         )
@@ -202,13 +207,13 @@ def _render_answer(request: HttpRequest, approval_id: str, refusal: Refusal | No
     """What came of a decision: the row it was made in, or the approval's page."""
     if not (wants_fragment(request) and request.POST.get("from") == "inbox"):
         return _render_approval(request, approval_id, refusal)
-    now, access = _now(), access_of(request.user)
+    now, reader = _now(), reader_of(request.user)
     try:
-        row = queries.find("approval", approval_id, access)
+        row = queries.find("approval", approval_id, reader.access)
     except ServiceError:
         row = queries.Row(0, approval_id, "", None, "It is gone.")
     context = {
-        "item": _items(request, [row], now, access)[0],
+        "item": _items(reader, [row], now)[0],
         "refusal": refusal,
         "answered": True,
         "may_decide": request.user.has_perm(DECIDE),
@@ -218,18 +223,18 @@ def _render_answer(request: HttpRequest, approval_id: str, refusal: Refusal | No
 
 
 def _render_approval(request: HttpRequest, approval_id: str, refusal: Refusal | None = None) -> HttpResponse:
-    access = access_of(request.user)
-    row = _found("approval", approval_id, access)
+    reader = reader_of(request.user)
+    row = _found("approval", approval_id, reader.access)
     now = _now()
     context: dict[str, Any] = {"row": row, "refusal": refusal, "now": now, "raw": wording.raw(row.text)}
     if isinstance(row.record, Approval):
-        about = queries.about(row.record, row.rowid, access)
+        whole = "whole" in request.GET or "whole" in request.POST
+        votes = votes_on([row.record], nifra_alias())
+        about = queries.about(row.record, row.rowid, reader.access)
         names = names_of([row.record.decided_by, *(other.decided_by for other in about.alike)])
         context |= {
-            "item": item_of(
-                row, request.user, now, names, whole="whole" in request.GET or "whole" in request.POST, access=access
-            ),
-            "whole": "whole" in request.GET or "whole" in request.POST,
+            "item": item_of(row, reader, now, names, {}, votes.get(row.id, ()), whole=whole),
+            "whole": whole,
             "about": about,
             "names": names,
             "given": request.POST if refusal else {},
@@ -280,12 +285,12 @@ def _decide_one(request: HttpRequest, form: SeveralForm, shown: Shown, approval_
         )
     except (DecisionError, RecordError) as error:
         refusal = Refusal(error.code, str(error))
-    access = access_of(request.user)
+    reader = reader_of(request.user)
     try:
-        row = queries.find("approval", approval_id, access)
+        row = queries.find("approval", approval_id, reader.access)
     except ServiceError:
         row = queries.Row(0, approval_id, "", None, "It is gone.")
-    return _items(request, [row], _now(), access)[0], refusal
+    return _items(reader, [row], _now())[0], refusal
 
 
 # Effects

@@ -78,11 +78,6 @@ _DEEPEST: Final = 12
 _WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 
-def answer_of(state: str) -> str:
-    """What was decided about an approval that has a decider: one that was used or ran out later was approved before."""
-    return "denied" if state == "denied" else "approved"
-
-
 def deed(capability: str) -> str:
     """What a capability does, as the verb it ends with: `payments.refund` is `Refund`."""
     word = capability.rpartition(".")[2].replace("-", " ")

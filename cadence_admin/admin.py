@@ -10,7 +10,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from cadence_admin.models import RootAccess, TenantAccess
+from cadence_admin.models import ApprovalPolicy, OwnedPrincipal, RootAccess, TenantAccess
 from cadence_admin.templatetags.console import when
 
 MOST_COUNTED: Final = 5_000
@@ -102,3 +102,17 @@ class RootAccessAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["__str__", "user", "group", "root", "may_change"]
     list_select_related = ["user", "group"]
     search_fields = ["user__username", "group__name", "root"]
+
+
+@admin.register(ApprovalPolicy)
+class ApprovalPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["capability", "needed"]
+    search_fields = ["capability"]
+    filter_horizontal = ["excluded"]
+
+
+@admin.register(OwnedPrincipal)
+class OwnedPrincipalAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["principal", "user"]
+    list_select_related = ["user"]
+    search_fields = ["principal", "user__username"]

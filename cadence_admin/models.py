@@ -1,7 +1,8 @@
-"""Who sees what, and who may decide it. Patterns are those of `cadence_admin.patterns`."""
+"""Who sees what, who may decide it, and how many must agree. Patterns are those of `cadence_admin.patterns`."""
 
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 
@@ -63,3 +64,44 @@ class RootAccess(Grant):
 
     def __str__(self) -> str:
         return f"{self.holder}: {self.root}"
+
+
+class ApprovalPolicy(models.Model):
+    """How many different people must approve what a capability does, and who may not be among them. Of several that match,
+    the strictest counts."""
+
+    capability = models.CharField(max_length=255, unique=True, help_text="a capability, or a pattern such as *.delete")
+    needed = models.PositiveSmallIntegerField(
+        default=2,
+        validators=[MinValueValidator(1), MaxValueValidator(5)],
+        help_text="how many different people must approve; one denial denies",
+    )
+    excluded = models.ManyToManyField(
+        Group, blank=True, related_name="+", help_text="members of these may not be among those who approve"
+    )
+
+    class Meta:
+        verbose_name = "approval policy"
+        verbose_name_plural = "approval policies"
+        ordering = ["capability"]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(needed__range=(1, 5)), name="approval_policy_needed_in_bounds")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.capability}: {self.needed}"
+
+
+class OwnedPrincipal(models.Model):
+    """A principal that is a user's own: nobody decides what they asked for themselves."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    principal = models.CharField(max_length=255, help_text="principalId of the user's agent or service")
+
+    class Meta:
+        verbose_name = "owned principal"
+        ordering = ["principal"]
+        constraints = [models.UniqueConstraint(fields=["user", "principal"], name="owned_principal_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.principal} of {self.user}"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.conformance import FAR, approval, effect, saga
-from cadence_admin.roles import ROLES
+from cadence_admin.roles import ROLES, TABLES
 from runs.store import RunStore
 from tests.runs.stores import ROOT
 
@@ -152,3 +153,13 @@ def test_the_groups_are_made_from_the_table_and_made_so_again() -> None:
     for role, permissions in ROLES.items():
         found = Permission.objects.filter(group__name=role).values_list("content_type__app_label", "codename")
         assert {f"{app}.{name}" for app, name in found} == set(permissions)
+
+
+def test_the_readme_prints_the_table() -> None:
+    printed: dict[str, set[str]] = {name: set() for name in NAMES}
+    for line in re.findall(r"(?m)^\| (`[a-z_]+\.[a-z_]+`.*) \|$", Path("README.md").read_text()):
+        names, _, *marks = re.split(r" ?\| ?", line)
+        for name, mark in zip(NAMES, marks, strict=True):
+            printed[name] |= set(re.findall(r"`([a-z_.]+)`", names)) if mark == "yes" else set()
+    # The tables of the admin are one line.
+    assert printed == {name: set(ROLES[name]) - (set(TABLES) - {"cadence_admin.use_admin"}) for name in NAMES}

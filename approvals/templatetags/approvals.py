@@ -3,12 +3,12 @@
 from django import template
 from django.utils.safestring import SafeString
 
-from approvals import decisions, wording
+from approvals import decisions
 from approvals.records import Approval
 from cadence_admin.templatetags.console import shown, state
 
 register = template.Library()
-register.filter("answer_of", wording.answer_of)
+register.filter("answer_on", decisions.answer_on)
 
 
 @register.simple_tag

@@ -19,12 +19,11 @@ from approvals import wire
 from approvals.adapter import Adapter
 from approvals.conformance import FAR, approval, effect, saga
 from approvals.decisions import decide, seen_of, shown_of
-from approvals.items import item_of
+from approvals.items import item_of, reader_of
 from approvals.models import Decision, DurableRecord, ReconciliationLease
 from approvals.queries import MOST_COUNTED, PAGE_SIZE, Row
 from approvals.records import Approval, SagaStep
 from approvals.tables import RECORDS
-from cadence_admin.access import EVERYTHING
 from cadence_admin.javascript import canonical_json
 from runs.store import RunStore
 from tests.runs.stores import ROOT
@@ -281,7 +280,7 @@ def test_several_are_decided_each_on_its_own(database: Adapter, sign_in: SignIn,
     choices = []
     for record in (good, taken, risky):
         row = Row(1, record.id, "", record)
-        choices.append(item_of(row, accounts["approver"], database.backend.now(), {}, access=EVERYTHING).choice)
+        choices.append(item_of(row, reader_of(accounts["approver"]), database.backend.now(), {}, {}, ()).choice)
     decide(accounts["operator"], taken.id, "denied", shown=None, comment="no", via="page")
     client = sign_in("approver")
     response = client.post("/approvals/~decisions/", {"chosen": choices, "answer": "approved", "comment": "all fine"})

@@ -6,6 +6,10 @@ from approvals import tables
 
 
 def adopt(apps, schema_editor):
+    # Those of before have the same names and other columns.
+    with schema_editor.connection.cursor() as cursor:
+        for name in ("page", "inbox", "tenant_inbox", "alike", "effect"):
+            cursor.execute(f"DROP INDEX IF EXISTS {tables.RECORDS}_{name}")
     tables.adopt(schema_editor.connection)
 
 

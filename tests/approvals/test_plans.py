@@ -1,6 +1,8 @@
 """At 100,000 records every page and every inbox query reads no more rows than it returns, by an index."""
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -147,3 +149,21 @@ def test_no_query_sorts_or_reads_the_table(filled: Adapter) -> None:
     check_scans(filled)
     check_the_inbox()
     check_the_other_pages(filled)
+
+
+@pytest.mark.skipif(
+    os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="SQLite plans by rules, not by statistics"
+)
+def test_our_indexes_tempt_no_statement_that_names_one_record(database: Adapter) -> None:
+    """The statistics know effects only, as at a nifra application's first approval: what is looked up by its key, by us or by
+    the other program, must not be read by one of our indexes, which would read all approvals."""
+    fill("effect", 5_000, "CASE WHEN i %% 2 = 0 THEN 'executing' ELSE 'committed' END")
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {RECORDS}")
+        for statement in (
+            f"SELECT payload FROM {RECORDS} WHERE kind = 'approval' AND id = 'x'",
+            f"UPDATE {RECORDS} SET state = 'x' WHERE kind = 'approval' AND id = 'x' AND version = 1",
+        ):
+            cursor.execute(f"EXPLAIN {statement}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert re.search(f"{RECORDS}_(pkey|reconcile) ", plan), plan

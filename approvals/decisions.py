@@ -22,6 +22,7 @@ from django.db.models import F
 from approvals.backends.database import DatabaseBackend
 from approvals.models import Decision
 from approvals.records import DECISIONS, Approval, Record, RecordError
+from cadence_admin import audit
 from cadence_admin.access import Access, access_of
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
@@ -181,15 +182,24 @@ def decide(
             votes = len(others) + 1
         if answer == "approved" and votes < rule.needed:
             enter(
-                user, approval, answer, comment=comment, came_from=came_from, via=via, shown=seen.digest, now=now,
-                using=backend.alias, before=approval.version,
-            )  # fmt: skip
+                user,
+                approval,
+                approval,
+                answer,
+                comment=comment,
+                came_from=came_from,
+                via=via,
+                shown=seen.digest,
+                now=now,
+                using=backend.alias,
+            )
             return Answered(approval, votes=votes, needed=rule.needed)
         decided = approval.decided(answer, token_of(user), now)
         if not backend.compare_and_set("approval", approval_id, approval.version, decided):
             raise DecisionError("approval-changed", "It changed in this very moment.", approval)
         enter(
             user,
+            approval,
             decided,
             answer,
             comment=comment,
@@ -232,7 +242,7 @@ def expire(user: User, approval_id: str, *, came_from: str = "", via: str, using
         expired = approval.expired(now)
         if not backend.compare_and_set("approval", approval_id, approval.version, expired):
             return False
-        enter(user, expired, "expired", came_from=came_from, via=via, now=now, using=backend.alias)
+        enter(user, approval, expired, "expired", came_from=came_from, via=via, now=now, using=backend.alias)
         return True
 
 
@@ -254,6 +264,7 @@ def changing(backend: DatabaseBackend) -> Iterator[None]:
 
 def enter(
     user: User,
+    before: Record,
     record: Record,
     answer: str,
     *,
@@ -263,9 +274,8 @@ def enter(
     shown: str = "",
     now: int,
     using: str,
-    before: int | None = None,
 ) -> None:
-    """The entry of what a person made of a record, whose version after it is given; `before` it, where it didn't change."""
+    """The entries of what a person made of a record, as it was `before` and as it is now; the last thing of a transaction."""
     Decision.objects.using(using).create(
         kind=record.KIND,
         record_id=record.id,
@@ -277,10 +287,23 @@ def enter(
         comment=comment.strip()[:LONGEST_COMMENT],
         came_from=came_from,
         via=via,
-        version_before=record.version - 1 if before is None else before,
+        version_before=before.version,
         version_after=record.version,
         shown_digest=shown,
         happened_at=now,
+    )
+    audit.record(
+        audit.Entry(
+            f"{record.KIND}.{answer}",
+            record.KIND,
+            record.id,
+            before={"state": before.state, "version": before.version},
+            after={"state": record.state, "version": record.version},
+            reason=comment,
+            actor=user.get_username(),
+            address=came_from,
+        ),
+        using=using,
     )
 
 

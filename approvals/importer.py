@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from django.conf import settings
+from django.db import transaction
 
-from approvals.adapter import Adapter
 from approvals.backends.base import read_text
+from approvals.backends.database import DatabaseBackend
 from approvals.records import KINDS, RecordError
+from cadence_admin import audit
 
 COLUMNS: Final = {"kind", "id", "state", "updated_at", "version", "payload"}
 
@@ -32,13 +34,15 @@ class ImportReport:
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def import_records(adapter: Adapter, path: Path) -> ImportReport:
+def import_records(path: Path) -> ImportReport:
     """Create every record of the file that isn't there yet; leases stay where they are. Raises `RecordsFileError`.
 
-    The file is opened read-only. A record that can't be read or kept is in the report, and doesn't stop the others.
+    The file is opened read-only, and one transaction holds all that is created. A record that can't be read or kept is in
+    the report, and doesn't stop the others.
     """
     table = f"{settings.NIFRA_TABLE_PREFIX}_records"
     report = ImportReport()
+    backend = DatabaseBackend()
     if path.is_symlink() or not path.is_file():
         raise RecordsFileError("records-unreadable", f"{path} is no file.")
     try:
@@ -51,23 +55,28 @@ def import_records(adapter: Adapter, path: Path) -> ImportReport:
                 )
             # The name was checked as a setting.
             rows = database.execute(f"SELECT kind, id, payload FROM {table} ORDER BY kind, id")  # noqa: S608
-            for kind, id, payload in rows:
-                _take(adapter, kind, id, payload, report)
+            with transaction.atomic(using=backend.alias):
+                for kind, id, payload in rows:
+                    _take(backend, kind, id, payload, report)
+                counts = {"created": report.created, "kept": report.kept, "problems": len(report.problems)}
+                audit.record(
+                    audit.Entry("records.imported", "file", str(path.absolute()), after=counts), using=backend.alias
+                )
     except sqlite3.Error as error:
         raise RecordsFileError("records-unreadable", f"{path} can't be read: {error}.") from error
     return report
 
 
-def _take(adapter: Adapter, kind: str, id: str, payload: str, report: ImportReport) -> None:
+def _take(backend: DatabaseBackend, kind: str, id: str, payload: str, report: ImportReport) -> None:
     try:
         if kind not in KINDS:
             raise RecordError("record-unreadable", f"{kind} is no kind of record")
         record = read_text(kind, payload)
         if record.id != id:
             raise RecordError("record-unreadable", f"its payload is that of {record.id}")
-        if adapter.backend.create(kind, record):
-            report.created += 1
-        else:
-            report.kept += 1
+        with transaction.atomic(using=backend.alias):  # one that the database refuses takes no other with it
+            created = backend.create(kind, record)
+        report.created += created
+        report.kept += not created
     except RecordError as error:
         report.problems.append((f"{kind} {id}", error.code, str(error)))

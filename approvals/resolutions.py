@@ -16,6 +16,7 @@ from approvals.queries import STALE_MS
 from approvals.records import DEFAULT_MAX_ATTEMPTS, Effect, Saga, SagaStep
 from approvals.sagas import SagaEngine, SagaError
 from approvals.wire import UNDEFINED
+from cadence_admin import audit
 from cadence_admin.access import access_of
 from cadence_admin.javascript import JsonError, parse_json
 
@@ -66,7 +67,7 @@ def close_effect(
         closed = effect.moved(answer, now, None if answer == "committed" else "closed_by_operator")
         if not backend.compare_and_set("effect", effect_id, version, closed):
             raise DecisionError("effect-changed", "It changed in this very moment. Nothing was done.")
-        enter(user, closed, answer, comment=reason, came_from=came_from, via=via, now=now, using=backend.alias)
+        enter(user, effect, closed, answer, comment=reason, came_from=came_from, via=via, now=now, using=backend.alias)
         return closed
 
 
@@ -117,12 +118,14 @@ def resolve_step(
         ),
     }
     with changing(backend):
+        before = backend.get("saga", saga_id)
         try:
             saga = by_answer[answer]()
         except SagaError as error:
             raise DecisionError("saga-changed", "It changed after you looked at it. Nothing was done.") from error
+        assert before is not None, "the engine just found it"
         now = backend.now()
-        enter(user, saga, answer, comment=reason, came_from=came_from, via=via, now=now, using=backend.alias)
+        enter(user, before, saga, answer, comment=reason, came_from=came_from, via=via, now=now, using=backend.alias)
         return saga
 
 
@@ -151,6 +154,18 @@ def free_lease(
             version_before=expires_at,
             version_after=0,
             happened_at=backend.now(),
+        )
+        audit.record(
+            audit.Entry(
+                "lease.freed",
+                "lease",
+                name,
+                before={"owner": owner, "expiresAt": expires_at},
+                reason=reason,
+                actor=user.get_username(),
+                address=came_from,
+            ),
+            using=backend.alias,
         )
 
 

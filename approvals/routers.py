@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import models
 
 SHARED: Final = frozenset({"durablerecord", "effect", "approval", "saga", "reconciliationlease", "decision"})
+AUDIT_LOG: Final = ("cadence_admin", "auditentry")
 
 
 def nifra_alias() -> str:
@@ -24,6 +25,8 @@ class NifraRouter:
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
         if _is_shared(app_label, model_name):
             return db == nifra_alias()
+        if (app_label, model_name) == AUDIT_LOG:  # one in each database, for the transactions of each
+            return True
         return False if db == "nifra" else None
 
 

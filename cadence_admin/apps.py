@@ -11,8 +11,12 @@ class CadenceAdminConfig(AppConfig):
 
     def ready(self) -> None:
         from cadence_admin import patterns  # noqa: F401 - registers the lookup
+        from cadence_admin.changes import watch_changes
         from cadence_admin.roles import ensure_roles
+        from cadence_admin.sign_ins import watch_sign_ins
 
+        watch_changes()
+        watch_sign_ins()
         # This app is the last one: all permissions are there by then.
         post_migrate.connect(ensure_roles, sender=self)
 

@@ -1,14 +1,37 @@
-"""Sign-in for every page, and a lost session that HTMX can follow."""
+"""Sign-in for every page, a lost session that HTMX can follow, and on whose behalf a request is."""
 
-from typing import Any
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import resolve_url
 from django_htmx.http import HttpResponseClientRedirect
+
+from cadence_admin.origin import Origin, acting
+from cadence_admin.requests import client_address
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+class OriginMiddleware:
+    """Says on whose behalf a request is, and gives it an id: the proxy's, if there is one whose word is taken."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("X-Request-ID", "") if settings.BEHIND_PROXY else ""
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        with acting(Origin(request.user.get_username(), client_address(request), request_id)):
+            response = self.get_response(request)
+        response["X-Request-ID"] = request_id
+        return response
 
 
 class SignInMiddleware(LoginRequiredMiddleware):

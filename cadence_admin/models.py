@@ -105,3 +105,32 @@ class OwnedPrincipal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.principal} of {self.user}"
+
+
+class AuditEntry(models.Model):
+    """One link of the audit log, see `cadence_admin.audit`. The database refuses to change or delete one (triggers)."""
+
+    sequence = models.BigIntegerField(primary_key=True)
+    action = models.CharField(max_length=64)
+    payload_json = models.TextField()
+    prior_hash = models.CharField(max_length=64)
+    event_hash = models.CharField(max_length=64)
+    # What follows repeats members of the payload, to be searched.
+    happened_at = models.BigIntegerField()
+    actor = models.CharField(max_length=500)
+    target_kind = models.CharField(max_length=500)
+    target = models.CharField(max_length=500)
+
+    class Meta:
+        verbose_name = "audit entry"
+        verbose_name_plural = "audit log"
+        ordering = ["-sequence"]
+        indexes = [
+            models.Index(fields=["actor", "-sequence"], name="audit_by_actor"),
+            models.Index(fields=["action", "-sequence"], name="audit_by_action"),
+            models.Index(fields=["target", "-sequence"], name="audit_by_target"),
+        ]
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.sequence}: {self.action} {self.target}"

@@ -3,9 +3,11 @@
 from typing import Any, Final
 
 from django.apps import apps as installed
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Value
 from django.db.models.functions import Concat
+
+from cadence_admin.audit import Entry, record
 
 LOOK: Final = (
     "runs.view_run",
@@ -31,6 +33,7 @@ TABLES: Final = (
     "runs.view_divergence",
     "approvals.view_reconciliationlease",
     "approvals.view_decision",
+    "cadence_admin.view_auditentry",
 )
 ROLES: Final = {
     "viewer": LOOK,
@@ -54,11 +57,16 @@ def ensure_roles(using: str, apps: Any = installed, **_: Any) -> None:
         return
     try:
         Group, Permission = apps.get_model("auth", "Group"), apps.get_model("auth", "Permission")  # noqa: N806
+        apps.get_model("cadence_admin", "AuditEntry")
     except LookupError:  # only a part was migrated, and not that one
         return
     named = Permission.objects.annotate(name_of=Concat("content_type__app_label", Value("."), "codename"))
     wanted = {name for permissions in ROLES.values() for name in permissions}
     found = dict(named.filter(name_of__in=wanted).values_list("name_of", "pk"))
     for role, permissions in ROLES.items():
-        group, _made = Group.objects.get_or_create(name=role)
-        group.permissions.set([found[name] for name in permissions])
+        with transaction.atomic():
+            group, made = Group.objects.get_or_create(name=role)
+            had = set() if made else set(group.permissions.values_list("pk", flat=True))
+            group.permissions.set([found[name] for name in permissions])
+            if not made and had != {found[name] for name in permissions}:
+                record(Entry("group.made-so-again", "group", role, after=list(permissions), actor="manage.py migrate"))

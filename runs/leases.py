@@ -14,6 +14,7 @@ import psycopg.errors
 from django.db import OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
 
+from cadence_admin import audit
 from cadence_admin.clock import database_now
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
 from runs.append import StoreError, append_event
@@ -232,6 +233,7 @@ def reclaim(
                 _interrupt(found, using)
                 batch = [(row.pk, as_reclaimed(row, moment, "reclaimed")) for row in found]
                 note_reclaimed([(row, done[1]) for row, done in zip(found, batch, strict=True)], moment, actor, reason)
+            audit_reclaimed([result for _, result in batch], actor, reason, using)
         yield from (result for _, result in batch)
         busy.update(pk for pk, result in batch if result.result == "busy")
         if chosen is not None:
@@ -302,6 +304,25 @@ def note_reclaimed(done: Sequence[tuple[Operation, Reclaimed]], moment: int, act
             happened_at=moment,
         )
         for row, result in done
+    )
+
+
+def audit_reclaimed(results: Sequence[Reclaimed], actor: str, reason: str, using: str = "default") -> None:
+    """The audit log's entries of those that were reclaimed: the last thing of their transaction."""
+    audit.record(
+        *(
+            audit.Entry(
+                "operation.reclaimed",
+                "operation",
+                f"{result.operation_id} of {result.run_id}",
+                after={"state": "interrupted", "overdueMs": result.overdue_ms, "runPaused": result.paused},
+                reason=reason,
+                actor=actor,
+            )
+            for result in results
+            if result.result == "reclaimed"
+        ),
+        using=using,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from django.db import IntegrityError, models, transaction
 
+from cadence_admin import audit
 from cadence_admin.clock import now_ms
 from runs.chain import ZERO_HASH, is_sha256
 from runs.chain import Event as ChainEvent
@@ -143,8 +144,17 @@ def mirror_state_home(
     reports = mirror_stores(stores, recheck=recheck, on_report=on_report)
     found = [str(path.absolute()) for path in stores]
     gone = StateRoot.objects.filter(path__startswith=_roots_of(state_home)).exclude(path__in=found)
-    gone.update(problem="state-component-missing: its control.sqlite3 is no longer there.", fingerprint="")
+    _say_problem(gone, "state-component-missing", "its control.sqlite3 is no longer there.")
     return reports
+
+
+def _say_problem(roots: models.QuerySet[StateRoot], code: str, message: str) -> None:
+    """Keep why a store can't be mirrored, and enter it in the audit log once, not with every pass."""
+    problem = f"{code}: {message}"
+    with transaction.atomic():
+        new = list(roots.exclude(problem=problem).order_by("pk").values_list("root_hash", flat=True))
+        roots.update(problem=problem, fingerprint="")
+        audit.record(*(audit.Entry(f"mirror.{code}", "root", root_hash, reason=message) for root_hash in new))
 
 
 def name_state_roots(state_home: Path, name: str) -> None:
@@ -166,7 +176,7 @@ def mirror_stores(
             report = mirror_store(path, recheck=recheck)
         except SourceError as error:
             report = StoreReport(str(path), "failed", problems=[Problem(error.code, str(error))])
-            StateRoot.objects.filter(path=str(path.absolute())).update(problem=f"{error.code}: {error}", fingerprint="")
+            _say_problem(StateRoot.objects.filter(path=str(path.absolute())), error.code, str(error))
         reports.append(report)
         if on_report:
             on_report(report)
@@ -241,8 +251,7 @@ class _Pass:
         seen = {(root.pk, run_id) for root, run_id, _ in listed}
         vanished = [run.pk for key, run in known.items() if key not in seen and run.missing_since is None]
         if vanished:
-            gone = Run.objects.filter(pk__in=vanished, missing_since=None)
-            self.report.missing_runs += gone.update(missing_since=self.now)
+            self.report.missing_runs += self._mark_missing(vanished)
         retry = []
         for root, run_id, digest in listed:
             run = known.get((root.pk, run_id))
@@ -261,6 +270,14 @@ class _Pass:
             fingerprint=_fingerprints(stamp, self.recheck)[0] if stamp and self.report.clean else "",
         )
 
+    def _mark_missing(self, vanished: list[int]) -> int:
+        with transaction.atomic():
+            runs = Run.objects.filter(pk__in=vanished, missing_since=None).order_by("pk")
+            gone = list(runs.select_for_update(no_key=True).values_list("pk", "run_id"))
+            Run.objects.filter(pk__in=[pk for pk, _ in gone]).update(missing_since=self.now)
+            audit.record(*(audit.Entry("mirror.run-missing", "run", run_id) for _, run_id in gone))
+        return len(gone)
+
     def _root_hashes(self) -> list[str]:
         if self.directory_root:
             return [self.directory_root]
@@ -271,9 +288,12 @@ class _Pass:
         self.report.problems.append(Problem(code, message))
 
     def _root(self, root_hash: str) -> StateRoot:
-        root, _ = StateRoot.objects.get_or_create(
-            root_hash=root_hash, defaults={"first_seen_at": self.now, "checked_at": self.now}
-        )
+        with transaction.atomic():
+            root, made = StateRoot.objects.get_or_create(
+                root_hash=root_hash, defaults={"first_seen_at": self.now, "checked_at": self.now}
+            )
+            if made:
+                audit.record(audit.Entry("root.added", "root", root_hash, after=self.location))
         if (root.path, root.schema_form) != (self.location, self.source.form):
             root.path, root.schema_form = self.location, self.source.form
             root.save(update_fields=["path", "schema_form"])
@@ -397,6 +417,9 @@ class _Pass:
         if run.verdict in ("", OK):
             run.verdict, run.first_broken = DIVERGED, sequence
         run.save(update_fields=["diverged_sequence", "verdict", "first_broken"])
+        if not repeated:
+            after = {"sequence": sequence, "eventHash": values["source_event_hash"]}
+            audit.record(audit.Entry(f"mirror.{code}", "run", run.run_id, after=after))
         return Found(run.run_id, run.state_root.root_hash, sequence, code)
 
     def _append(self, run: Run, last: ChainEvent, brought: StoreReport) -> ChainEvent | None:

@@ -8,6 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from django.db import transaction
+
+from cadence_admin import audit
 from cadence_admin.clock import now_ms
 from runs import leases
 from runs.leases import Reclaimed, Result
@@ -95,6 +98,10 @@ def reclaim_in_source(
     refusal = why_not_here(str(path))
     if refusal:
         raise SourceError("run-store-unwritable", refusal)
+    # Another program's file can't share our transaction: what is about to be done is said before, what was done after.
+    with transaction.atomic():
+        asked = [f"{row.operation_id} of {row.run.run_id}" for row in operations]
+        audit.record(audit.Entry("store.reclaim-asked", "store", str(path), after=asked, reason=reason, actor=actor))
     try:
         uri = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as database:
@@ -114,7 +121,9 @@ def reclaim_in_source(
         raise SourceError("run-store-unwritable", f"{path} can't be written to: {error}.") from error
     mirror_store(path, recheck=False)
     done = [pair for pair in zip(operations, results, strict=True) if pair[1].result == "reclaimed"]
-    leases.note_reclaimed(done, now_ms(), actor, reason)
+    with transaction.atomic():
+        leases.note_reclaimed(done, now_ms(), actor, reason)
+        leases.audit_reclaimed(results, actor, reason)
     return results
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from cadence_admin import audit
 from cadence_admin.clock import database_now
 from cadence_admin.javascript import canonical_json, is_safe_integer, stringify
 from runs import leases
@@ -151,9 +152,17 @@ class RunStore:
             return self._recorded(run, operation_id, "change-bound", projection)
 
     def transition(
-        self, run_id: str, to: str, operation_id: str, *, code: str | None = None, lease: OperationLease | None = None
+        self,
+        run_id: str,
+        to: str,
+        operation_id: str,
+        *,
+        code: str | None = None,
+        lease: OperationLease | None = None,
+        actor: str = "",
     ) -> Projection:
-        """Move a run, with a code if it pauses for a reason; under a lease, only while it is held."""
+        """Move a run, with a code if it pauses for a reason; under a lease, only while it is held. A person who does it is
+        the `actor`, for the audit log; what workers do is told by the chain itself."""
         require_identifier(operation_id, "operation-id")
         with self._fencing(lease, f"move to {to}"), self._changing(run_id) as run:
             self._check(run, lease)
@@ -164,7 +173,13 @@ class RunStore:
             projection = append_event(
                 run, "state-transitioned", payload | ({"code": code} if code else {}), self._now()
             )
-            return self._recorded(run, operation_id, "state-transitioned", projection)
+            self._recorded(run, operation_id, "state-transitioned", projection)
+            if actor:
+                entry = audit.Entry(
+                    "run.moved", "run", run_id, before=payload["from"], after=to, reason=code or "", actor=actor
+                )
+                audit.record(entry, using=self.using)
+            return projection
 
     # Deliveries
 

@@ -157,7 +157,13 @@ def run_move(request: HttpRequest, run_id: str) -> HttpResponse:
         return _render_run(request, run, refusal=refusal, status=409)
     store = RunStore(run.state_root.root_hash)
     try:
-        store.transition(run.run_id, request.POST.get("to", ""), f"console-{uuid.uuid4()}", code=code)
+        store.transition(
+            run.run_id,
+            request.POST.get("to", ""),
+            f"console-{uuid.uuid4()}",
+            code=code,
+            actor=request.user.get_username(),
+        )
     except (StoreError, LifecycleError) as error:
         return _render_run(request, run, refusal=f"That was refused: {error} ({error.code}).", status=422)
     return _back_to(run)

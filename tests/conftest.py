@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.management.commands import flush
 from django.db import connection
 from django.test import Client
 
@@ -16,8 +17,11 @@ from approvals import tables
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from cadence_admin.accounts import ensure_local_accounts
+from cadence_admin.models import AuditEntry
+from cadence_admin.roles import ensure_roles
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
+KEPT = {"django_content_type", "auth_permission"}
 PASSWORD = "correct horse battery staple"
 
 
@@ -47,6 +51,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _wants_database(item: pytest.Item) -> bool:
     return bool({"db", "transactional_db", "live_server"} & set(getattr(item, "fixturenames", ())))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_emptying() -> Iterator[None]:
+    """Django empties all tables after a test with transactions of its own. The audit log's refuses, except for this; those
+    that every test finds as `migrate` made them are left."""
+
+    def sql_flush(style: Any, connection: Any, **_: Any) -> list[str]:
+        emptied = set(connection.introspection.django_table_names(only_existing=True, include_views=False))
+        statements = connection.ops.sql_flush(style, sorted(emptied - KEPT))
+        if connection.vendor == "postgresql":
+            table = AuditEntry._meta.db_table
+            return [
+                f"ALTER TABLE {table} DISABLE TRIGGER USER",
+                *statements,
+                f"ALTER TABLE {table} ENABLE TRIGGER USER",
+            ]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            triggers = cursor.fetchall()
+        return [*(f"DROP TRIGGER {name}" for name, _ in triggers), *statements, *(sql for _, sql in triggers)]
+
+    def make_roles(verbosity: int, interactive: bool, database: str) -> None:
+        ensure_roles(database)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flush, "sql_flush", sql_flush)
+        patch.setattr(flush, "emit_post_migrate_signal", make_roles)
+        yield
 
 
 @pytest.fixture

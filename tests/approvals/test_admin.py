@@ -32,7 +32,7 @@ def superuser(db: None) -> Client:
 
 @pytest.fixture
 def sample(database: Adapter) -> Adapter:
-    import_records(database, Path(DATA / "nifra" / "records.sqlite3"))
+    import_records(Path(DATA / "nifra" / "records.sqlite3"))
     database.leases.acquire("effects", "worker-a", 600_000)
     return database
 

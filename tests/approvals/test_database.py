@@ -140,13 +140,15 @@ def test_the_shared_tables_may_live_in_a_database_of_their_own(tmp_path: Path) -
     own = tables_in(tmp_path / "cadence.sqlite3")
     assert "runs_run" in own
     assert not any(name.startswith("nifra") for name in own)
-    ours = {"sqlite_sequence", "django_migrations", "cadence_admin_decision"}
+    ours = {"sqlite_sequence", "django_migrations", "cadence_admin_decision", "cadence_admin_auditentry"}
     assert tables_in(nifra) - ours == {RECORDS, "nifra_durable_leases"}
     assert "cadence_admin_decision" not in own
     assert "hold" in manage(tmp_path, "conformance", **place)
     assert "73 records copied" in manage(tmp_path, "import_records", "tests/data/nifra/records.sqlite3", **place)
     with closing(sqlite3.connect(nifra)) as database:
         assert database.execute(f"SELECT count(*) FROM {RECORDS} WHERE id NOT LIKE 'conformance%'").fetchone()[0] >= 73
+        # What happens to these tables is told where it happens.
+        assert database.execute("SELECT action FROM cadence_admin_auditentry").fetchall() == [("records.imported",)]
 
 
 def test_a_prefix_names_the_tables(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
 from django.db import DatabaseError
 
 from approvals.adapter import Adapter, ContentionError
@@ -11,9 +10,11 @@ from approvals.backends.database import DatabaseBackend
 from approvals.conformance import CHECKS, NotConforming
 from approvals.records import RecordError
 from approvals.routers import nifra_alias
+from cadence_admin.management.command import ConsoleCommand
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "approvals.resolve_record"
     help = (
         "Check that the database keeps durable records as a backend must, races included. It writes records of its own "
         "(their ids begin with conformance-) and leaves them behind. Exit status 1 on any failure."

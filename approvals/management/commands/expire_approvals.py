@@ -3,15 +3,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.reconcile import expire_due
+from cadence_admin.management.command import ConsoleCommand
 from cadence_admin.management.watching import watch
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "approvals.decide_approval"
     help = (
         "Write the state `expired` into approvals whose time is up, by the database's clock. They are shown as expired at "
         "once, and can't be decided or used; this is for other programs that read the state."

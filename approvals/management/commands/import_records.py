@@ -4,14 +4,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
-from approvals.adapter import Adapter
-from approvals.backends.database import DatabaseBackend
 from approvals.importer import RecordsFileError, import_records
+from cadence_admin.management.command import ConsoleCommand
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "approvals.resolve_record"
     help = (
         "Copy the effects, approvals and sagas of a SQLite nifra database into ours, for a look without connecting. "
         "What is there already stays as it is. Exit status 1 if a record could not be copied."
@@ -22,7 +22,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            report = import_records(Adapter(DatabaseBackend()), options["path"])
+            report = import_records(options["path"])
         except RecordsFileError as error:
             raise CommandError(f"{error.code}: {error}") from None
         self.stdout.write(f"{report.created} records copied, {report.kept} were there already")

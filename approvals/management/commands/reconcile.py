@@ -7,17 +7,19 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.reconcile import Finding, LeaseLost, Outcome, Worker, expire_due
+from cadence_admin.management.command import ConsoleCommand
 from cadence_admin.management.watching import watch
 
 SUBJECTS = ("effects", "sagas")
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "approvals.resolve_record"
     help = (
         "Look through effects and sagas that stopped half-way, each under a lease so that several workers share the work, "
         "print what needs a person, and write down approvals whose time is up."

@@ -16,8 +16,6 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from approvals.adapter import Adapter
-from approvals.backends.database import DatabaseBackend
 from approvals.importer import import_records
 from approvals.models import DurableRecord
 from cadence_admin.accounts import LOCAL_ACCOUNTS, ensure_local_accounts
@@ -57,7 +55,7 @@ class Command(BaseCommand):
         subprocess.run(mirror, cwd=settings.BASE_DIR, check=False)
         name_state_roots(_sample(), "sample")
         if home == _sample() and local and not DurableRecord.objects.exists():
-            import_records(Adapter(DatabaseBackend()), Path(settings.SAMPLE_RECORDS))
+            import_records(Path(settings.SAMPLE_RECORDS))
         self._announce(port, local)
         self._serve(listener, [*mirror, "--watch", str(WATCH_SECONDS)])
 

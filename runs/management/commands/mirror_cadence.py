@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from cadence_admin.management.command import ConsoleCommand
 from cadence_admin.management.watching import watch
 from runs.mirror import StoreReport, mirror_state_home, mirror_stores
 from runs.source import SourceError, store_at
@@ -17,7 +18,8 @@ from runs.source import SourceError, store_at
 RECHECK_EVERY_S = 600
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "runs.change_stateroot"
     help = (
         "Mirror Cadence run stores, read-only and incrementally. Without PATH: every state root under the state home. "
         "Exit status 1 if a store could not be read whole or shows another history than before."

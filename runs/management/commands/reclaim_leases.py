@@ -5,15 +5,17 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from cadence_admin.management.command import ConsoleCommand
 from cadence_admin.management.watching import watch
 from cadence_admin.wording import duration
 from runs.reclaiming import reclaim
 from runs.source import SourceError
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "runs.reclaim_operation"
     help = (
         "Interrupt operations whose lease ran out, of our own runs and, in their own stores, of mirrored ones. A live lease "
         "is never taken. Several of these may run at once. Exit status 1 if something was busy or could not be written."

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError
 from tqdm import tqdm
 
+from cadence_admin.management.command import ConsoleCommand
 from runs.chain import Event
 from runs.integrity import verify_stored
 from runs.models import Run
@@ -21,7 +22,8 @@ from runs.verification import Verdict, verify_run
 COULD_NOT_LOOK = 2
 
 
-class Command(BaseCommand):
+class Command(ConsoleCommand):
+    permission = "runs.view_run"
     help = (
         "Recompute event chains and compare them with what the store says. "
         "Exit status 0 if every run is ok, 1 if one is not, 2 if it could not look."

@@ -25,6 +25,7 @@ from runs.chain import ZERO_HASH, Event, check_links, create_event
 
 LONGEST_REASON: Final = 2_000
 LONGEST_NAME: Final = 500
+PAGE_SIZE: Final = 50
 # Any number that no other program is likely to use: PostgreSQL's lock of the log's end.
 _LOCK: Final = 0x6361_6465_6E63_6501
 _ANCHOR: Final = re.compile(r"(?P<log>[a-z]+) (?P<sequence>[0-9]{1,15}) (?P<hash>[a-f0-9]{64})(?: .*)?")
@@ -181,6 +182,24 @@ def verify(using: str = "default", *, after: int = 0, anchors: Iterable[Anchor] 
             f"the log ends at {audited.sequence}, and was anchored at {max(cut)}: its end was cut off"
         )
     return audited
+
+
+def page(
+    using: str, *, actor: str = "", action: str = "", target: str = "", before: int | None = None, size: int = PAGE_SIZE
+) -> list[AuditEntry]:
+    """The newest entries that match, at most one more than `size`: then there are more, before the last but one."""
+    rows = AuditEntry.objects.using(using).order_by("-sequence")
+    wanted = {"actor": actor, "action": action, "target": target}
+    rows = rows.filter(**{name: value for name, value in wanted.items() if value})
+    if before is not None:
+        rows = rows.filter(sequence__lt=before)
+    return list(rows[: size + 1])
+
+
+def holds(row: AuditEntry) -> bool:
+    """Whether an entry says what was hashed; whether it follows the one before it is for `verify`."""
+    (link,) = check_links([event_of(row)], after_sequence=row.sequence - 1, after_hash=None)
+    return link.holds and _columns(link.payload) == columns_of(row)
 
 
 def event_of(row: AuditEntry) -> Event:

@@ -14,6 +14,8 @@ urlpatterns = [
     path("leases/", views.lease_list, name="leases"),
     path("leases/reclaim/", views.lease_reclaim, name="lease-reclaim"),
     path("leases/workers/free/", views.worker_free, name="worker-free"),
+    path("audit/", views.audit_log, name="audit"),
+    path("audit/verify/", views.audit_verify, name="audit-verify"),
     path("sign-in/", LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True), name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),

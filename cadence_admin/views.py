@@ -1,4 +1,4 @@
-"""Pages that join both halves: leases of operations, and of reconciliation workers."""
+"""Pages that join both halves: leases of operations and of reconciliation workers, and the audit log."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ from approvals.decisions import DecisionError
 from approvals.models import ReconciliationLease
 from approvals.resolutions import RESOLVE, free_lease
 from approvals.routers import nifra_alias
-from cadence_admin.access import access_of
+from cadence_admin import audit
+from cadence_admin.access import access_of, roots_of
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
 from cadence_admin.requests import HttpRequest, client_address, needs
@@ -24,6 +25,9 @@ from runs.source import SourceError
 MOST_WORKERS: Final = 50
 LONGEST_REASON: Final = 500
 RECLAIM: Final = "runs.reclaim_operation"
+SEE_AUDIT: Final = "cadence_admin.view_auditentry"
+# So many entries are recomputed while a person waits.
+MOST_VERIFIED: Final = 50_000
 WORKER_STATUS: Final = {"lease-changed": 409, "record-busy": 503}
 
 
@@ -134,3 +138,51 @@ def _refusals(rows: list[Operation]) -> dict[str, str]:
     """For each source of the rows why it can't be written to from here, where it can't."""
     paths = {row.run.state_root.path for row in rows} - {""}
     return {path: why for path in paths if (why := why_not_here(path))}
+
+
+@needs(SEE_AUDIT)
+@require_GET
+def audit_log(request: HttpRequest) -> HttpResponse:
+    """`/audit/`: who did what, newest first."""
+    return _render_audit(request)
+
+
+@needs(SEE_AUDIT)
+@require_POST
+def audit_verify(request: HttpRequest) -> HttpResponse:
+    """`POST /audit/verify/`: recompute the log from the stored bytes; of a long one, its end."""
+    log = _log(request)
+    last, _ = audit.head(log)
+    return _render_audit(request, audit.verify(log, after=max(0, last - MOST_VERIFIED)))
+
+
+def _log(request: HttpRequest) -> str:
+    # It tells of every tenant and every project.
+    if not access_of(request.user).is_whole or "*" not in roots_of(request.user).seen:
+        raise PermissionDenied
+    log = request.GET.get("log", "default")
+    if log not in audit.logs():
+        raise Http404
+    return log
+
+
+def _render_audit(request: HttpRequest, audited: audit.Audited | None = None) -> HttpResponse:
+    log = _log(request)
+    before = request.GET.get("before")
+    if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 19):
+        raise Http404
+    wanted = {name: request.GET.get(name, "").strip().replace("\0", "") for name in ("actor", "action", "target")}
+    rows = audit.page(log, **wanted, before=None if before is None else int(before))
+    shown = rows[: audit.PAGE_SIZE]
+    context = {
+        "logs": audit.logs(),
+        "log": log,
+        "wanted": wanted,
+        "entries": [{"row": row, "said": audit.payload_of(row), "holds": audit.holds(row)} for row in shown],
+        "next_key": shown[-1].sequence if len(rows) > len(shown) else None,
+        "first": before is None,
+        "anchor": audit.anchor(log),
+        "audited": audited,
+        "now": database_now("default"),
+    }
+    return render(request, "audit.html", context)

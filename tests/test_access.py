@@ -70,7 +70,7 @@ def asked(adapter: Adapter, **values: Any) -> Approval:
 
 
 @given(TEXTS, TEXTS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_pattern_means_the_same_in_python_and_in_the_database(pattern: str, text: str) -> None:
     row = Group.objects.order_by("pk").annotate(text=Value(text, output_field=TextField()))
     assert row.filter(text__pattern=pattern).exists() == matches(pattern, text)

@@ -8,6 +8,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from cadence_admin.clock import now_ms
+from cadence_admin.javascript import canonical_json
 from cadence_admin.visible import GLANCE, Part, Visible, plain, visible, visible_lines
 from cadence_admin.wording import ago, laid_out, time_left, urgency
 
@@ -64,6 +65,12 @@ _LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
 def lookup(values: dict[str, Any], key: str) -> Any:
     """A member of a dictionary by a name that the template has."""
     return values.get(key, "")
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """A value in one line, as it was hashed; a text stays as it is."""
+    return value if isinstance(value, str) else canonical_json(value)
 
 
 @register.simple_tag

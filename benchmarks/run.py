@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from benchmarks import durable, inbox, store
+from benchmarks import audit, durable, inbox, store
 from runs.chain import Event
 from runs.lifecycle import reduce_events
 from tests.runs.stores import Store, chain
@@ -183,6 +183,7 @@ def main() -> None:
             store.appends()
             store.reclaiming()
             inbox.run(timed)
+            audit.run()
             durable.run(_url(connection))
         finally:
             connection.creation.destroy_test_db(str(own_name), verbosity=0)

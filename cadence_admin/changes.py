@@ -17,7 +17,7 @@ from cadence_admin.models import ApprovalPolicy, OwnedPrincipal, RootAccess, Ten
 WATCHED: Final = (User, Group, TenantAccess, RootAccess, ApprovalPolicy, OwnedPrincipal)
 SETS: Final = (User.groups, User.user_permissions, Group.permissions, ApprovalPolicy.excluded)
 # A secret, and what each sign-in changes.
-_LEFT_OUT: Final = frozenset({"id", "last_login", "password"})
+_LEFT_OUT: Final = frozenset({"id", "last_login", "date_joined", "password"})
 
 
 def watch_changes() -> None:
@@ -56,7 +56,7 @@ def _saved(instance: Model, created: bool, raw: bool = False, **_: Any) -> None:
         return
     after = _values(instance)
     if before is None:
-        _enter(instance, "created", None, after)
+        _enter(instance, "created", None, {name: value for name, value in after.items() if value not in ("", None, False)})
         return
     was = _values(before)
     changed = [name for name in after if was[name] != after[name]]

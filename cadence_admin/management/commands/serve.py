@@ -19,6 +19,7 @@ from django.db import DatabaseError
 from approvals.importer import import_records
 from approvals.models import DurableRecord
 from cadence_admin.accounts import LOCAL_ACCOUNTS, ensure_local_accounts
+from cadence_admin.origin import Origin, acting
 from runs.mirror import name_state_roots
 
 HOST: Final = "127.0.0.1"
@@ -37,6 +38,10 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        with acting(Origin("manage.py serve")):
+            self._run(options)
+
+    def _run(self, options: dict[str, Any]) -> None:
         port = options["port"]
         listener = _listen(port)
         local = not os.environ.get("DATABASE_URL")

@@ -5,6 +5,7 @@ import re
 from django.urls import path, register_converter
 
 from approvals import views
+from cadence_admin.visible import can_be_sent
 
 
 class IdConverter:
@@ -14,7 +15,10 @@ class IdConverter:
 
     def to_python(self, value: str) -> str:
         found = re.sub(rb"~([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), value.encode())
-        return found.decode()  # a ValueError (no UTF-8) is "not found"
+        text = found.decode()  # a ValueError (no UTF-8) is "not found"
+        if not can_be_sent(text):
+            raise ValueError("no database keeps such an id")
+        return text
 
     def to_url(self, value: str) -> str:
         if not value.strip("."):  # a browser takes those for the way up

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseNotModified, JsonResponse
 from django.shortcuts import redirect, render
@@ -25,6 +26,7 @@ from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import JsonError, canonical_json, parse_json
 from cadence_admin.requests import HttpRequest, client_address, needs, wants_fragment
+from cadence_admin.sessions import ask_for_proof
 
 SEE_APPROVALS: Final = "approvals.view_approval"
 SEE_EFFECTS: Final = "approvals.view_effect"
@@ -255,8 +257,11 @@ def decide_several(request: HttpRequest) -> HttpResponse:
     form = SeveralForm(request.POST)
     if not form.is_valid():
         raise Http404
+    chosen = list(dict.fromkeys(request.POST.getlist("chosen")[:MOST_AT_ONCE]))
+    if len(chosen) > settings.PROOF_OVER and (asked := ask_for_proof(request)):
+        return asked
     results = []
-    for text in dict.fromkeys(request.POST.getlist("chosen")[:MOST_AT_ONCE]):
+    for text in chosen:
         choice = _CHOICE.fullmatch(text)
         if choice is None:
             raise Http404

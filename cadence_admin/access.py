@@ -102,6 +102,11 @@ def roots_of(user: User) -> Roots:
     return Roots(tuple(root for root, _ in rows), tuple(root for root, may_change in rows if may_change))
 
 
+def sees_everything(user: User) -> bool:
+    """Whether somebody sees all tenants and all projects, as the audit log does."""
+    return access_of(user).is_whole and "*" in roots_of(user).seen
+
+
 def _held_by(user: User) -> Q:
     return Q(user=user.pk) | Q(group__in=user.groups.all())
 

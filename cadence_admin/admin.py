@@ -5,12 +5,16 @@ from functools import cache, cached_property
 from typing import Any, Final
 
 from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from cadence_admin.models import ApprovalPolicy, OwnedPrincipal, RootAccess, TenantAccess
+from cadence_admin.access import sees_everything
+from cadence_admin.models import ApprovalPolicy, AuditEntry, OwnedPrincipal, RootAccess, TenantAccess
+from cadence_admin.sessions import ask_for_proof
 from cadence_admin.templatetags.console import when
 
 MOST_COUNTED: Final = 5_000
@@ -90,29 +94,67 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return moment(name) if isinstance(name, str) and name.endswith(MOMENT_SUFFIXES) else name
 
 
+class ProvedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A table that gives rights: whoever opens a form of it, or does something to its rows, has said lately who they are."""
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return ask_for_proof(request) or super().changeform_view(request, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return ask_for_proof(request) or super().delete_view(request, *args, **kwargs)
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        asked = ask_for_proof(request) if request.method == "POST" else None
+        return asked or super().changelist_view(request, *args, **kwargs)
+
+
+class ProvedUserAdmin(ProvedAdmin, UserAdmin):  # type: ignore[type-arg]
+    def user_change_password(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return ask_for_proof(request) or super().user_change_password(request, *args, **kwargs)
+
+
+class ProvedGroupAdmin(ProvedAdmin, GroupAdmin):
+    pass
+
+
+for model, page in ((User, ProvedUserAdmin), (Group, ProvedGroupAdmin)):
+    admin.site.unregister(model)
+    admin.site.register(model, page)
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    list_display = ["sequence", "action", "actor", "target_kind", "target", "happened_at"]
+    search_fields = ["actor__exact", "action__exact", "target__exact"]
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        # As on its own page: it tells of every tenant and every project.
+        return super().has_view_permission(request, obj) and sees_everything(request.user)  # type: ignore[arg-type]
+
+
 @admin.register(TenantAccess)
-class TenantAccessAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class TenantAccessAdmin(ProvedAdmin):
     list_display = ["__str__", "user", "group", "tenant", "capability", "may_decide"]
     list_select_related = ["user", "group"]
     search_fields = ["user__username", "group__name", "tenant"]
 
 
 @admin.register(RootAccess)
-class RootAccessAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class RootAccessAdmin(ProvedAdmin):
     list_display = ["__str__", "user", "group", "root", "may_change"]
     list_select_related = ["user", "group"]
     search_fields = ["user__username", "group__name", "root"]
 
 
 @admin.register(ApprovalPolicy)
-class ApprovalPolicyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class ApprovalPolicyAdmin(ProvedAdmin):
     list_display = ["capability", "needed"]
     search_fields = ["capability"]
     filter_horizontal = ["excluded"]
 
 
 @admin.register(OwnedPrincipal)
-class OwnedPrincipalAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class OwnedPrincipalAdmin(ProvedAdmin):
     list_display = ["principal", "user"]
     list_select_related = ["user"]
     search_fields = ["principal", "user__username"]

@@ -56,7 +56,9 @@ def _saved(instance: Model, created: bool, raw: bool = False, **_: Any) -> None:
         return
     after = _values(instance)
     if before is None:
-        _enter(instance, "created", None, {name: value for name, value in after.items() if value not in ("", None, False)})
+        _enter(
+            instance, "created", None, {name: value for name, value in after.items() if value not in ("", None, False)}
+        )
         return
     was = _values(before)
     changed = [name for name in after if was[name] != after[name]]

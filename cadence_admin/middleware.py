@@ -7,16 +7,33 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth import logout
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import resolve_url
 from django_htmx.http import HttpResponseClientRedirect
 
+from cadence_admin import sessions
 from cadence_admin.origin import Origin, acting
 from cadence_admin.requests import client_address
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+class SessionEndMiddleware:
+    """Signs out whose session has ended, before anything else is done in its name."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.user.is_authenticated:
+            if sessions.is_over(request.session):
+                logout(request)
+            elif sessions.BACKGROUND not in request.headers:
+                sessions.keep_alive(request.session)
+        return self.get_response(request)
 
 
 class OriginMiddleware:

@@ -1,5 +1,6 @@
 """Requests as our views see them, and the permission that each view names."""
 
+import ipaddress
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -30,6 +31,16 @@ def client_address(request: http.HttpRequest) -> str:
         if forwarded:
             return forwarded[:64]
     return str(request.META.get("REMOTE_ADDR", ""))[:64]
+
+
+def client_ip(request: http.HttpRequest) -> str:
+    """The same as an address that a database takes; where a proxy sent something else, that of the proxy."""
+    for text in (client_address(request), str(request.META.get("REMOTE_ADDR", ""))):
+        try:
+            return str(ipaddress.ip_address(text))
+        except ValueError:
+            continue
+    return "0.0.0.0"  # noqa: S104 - a socket has no address; nothing listens here
 
 
 View = Callable[..., http.HttpResponseBase]

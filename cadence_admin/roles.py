@@ -33,7 +33,6 @@ TABLES: Final = (
     "runs.view_divergence",
     "approvals.view_reconciliationlease",
     "approvals.view_decision",
-    "cadence_admin.view_auditentry",
 )
 ROLES: Final = {
     "viewer": LOOK,
@@ -41,13 +40,14 @@ ROLES: Final = {
     "operator": (
         *LOOK,
         *TABLES,
+        "cadence_admin.view_auditentry",
         "approvals.decide_approval",
         "approvals.resolve_record",
         "runs.reclaim_operation",
         "runs.move_run",
         "runs.change_stateroot",
     ),
-    "auditor": (*LOOK, *TABLES),
+    "auditor": (*LOOK, *TABLES, "cadence_admin.view_auditentry"),
 }
 
 

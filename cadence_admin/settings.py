@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 import secrets
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "axes",
     "csp",
     "django_htmx",
     "runs",
@@ -105,10 +107,12 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "cadence_admin.middleware.SessionEndMiddleware",
     "cadence_admin.middleware.OriginMiddleware",
     "cadence_admin.middleware.SignInMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 
 ROOT_URLCONF = "cadence_admin.urls"
@@ -153,6 +157,9 @@ def _database(variable: str, url: str) -> dict[str, Any]:
                 "server_side_binding": prepare,
             }
             config["DISABLE_SERVER_SIDE_CURSORS"] = True
+            # A connection that died with the server isn't handed to a request.
+            config["CONN_HEALTH_CHECKS"] = True
+            options["connect_timeout"] = 5
         case engine:
             raise ImproperlyConfigured(
                 f"{variable} names {engine}; Cadence Admin runs on postgres:// and sqlite:// only."
@@ -184,7 +191,27 @@ if not re.fullmatch(r"[a-z_][a-z0-9_]{0,44}", NIFRA_TABLE_PREFIX):
 CONFIRM_CAPABILITIES = env.list("CADENCE_CONFIRM_CAPABILITIES", default=["*.delete"])
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-AUTHENTICATION_BACKENDS = ["cadence_admin.accounts.AccountBackend"]
+# Axes counts failed sign-ins by name and address, for all processes; the audit log has each of them.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "cadence_admin.accounts.AccountBackend"]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_TEMPLATE = "locked_out.html"
+AXES_CLIENT_IP_CALLABLE = "cadence_admin.requests.client_ip"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",  # of accounts from before; the next sign-in renews it
+]
+SESSION_IDLE_MINUTES = env.int("CADENCE_SESSION_IDLE_MINUTES", default=60)
+SESSION_HOURS = env.int("CADENCE_SESSION_HOURS", default=12)
+SESSION_COOKIE_AGE = SESSION_HOURS * 3_600
+PROOF_MINUTES = env.int("CADENCE_PROOF_MINUTES", default=15)
+# More approvals at once than this take the password again.
+PROOF_OVER = env.int("CADENCE_PROOF_OVER", default=10)
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -231,6 +258,9 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+# Nothing here takes files: what is sent as one is not read.
+FILE_UPLOAD_HANDLERS: list[str] = []
 BEHIND_PROXY = env.bool("CADENCE_BEHIND_PROXY", default=False)
 if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

@@ -1,12 +1,27 @@
-"""Enters in the audit log who signed in and out, and who tried to."""
+"""Signing in: the page, and the audit log's entries of who signed in and out, and who tried to."""
 
 from typing import Any
 
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.contrib.auth.views import LoginView
 from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 
 from cadence_admin.audit import Entry, record
+from cadence_admin.sessions import begin
+
+
+class SignIn(LoginView):
+    """`/sign-in/`: Django's; the session and its entry in the audit log are made together or not at all."""
+
+    template_name = "sign_in.html"
+    redirect_authenticated_user = True
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        with transaction.atomic():
+            return super().form_valid(form)
 
 
 def watch_sign_ins() -> None:
@@ -21,7 +36,8 @@ def _enter(what: str, name: str, actor: str) -> None:
         record(Entry(f"account.{what}", "account", name, actor=actor))
 
 
-def _signed_in(user: User, **_: Any) -> None:
+def _signed_in(user: User, request: HttpRequest, **_: Any) -> None:
+    begin(request.session)
     _enter("signed-in", user.get_username(), user.get_username())
 
 

@@ -1,11 +1,14 @@
 """The routes of the site."""
 
 from django.contrib import admin
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 
 from cadence_admin import views
+from cadence_admin.sign_ins import SignIn
+
+handler500 = "cadence_admin.views.server_error"
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs:list"), name="home"),
@@ -16,7 +19,7 @@ urlpatterns = [
     path("leases/workers/free/", views.worker_free, name="worker-free"),
     path("audit/", views.audit_log, name="audit"),
     path("audit/verify/", views.audit_verify, name="audit-verify"),
-    path("sign-in/", LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True), name="sign-in"),
+    path("sign-in/", SignIn.as_view(), name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),
 ]

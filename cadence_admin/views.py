@@ -1,10 +1,13 @@
 """Pages that join both halves: leases of operations and of reconciliation workers, and the audit log."""
 
+import sys
 from typing import Final
 
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.views.decorators.http import require_GET, require_POST
 
 from approvals.decisions import DecisionError
@@ -12,10 +15,12 @@ from approvals.models import ReconciliationLease
 from approvals.resolutions import RESOLVE, free_lease
 from approvals.routers import nifra_alias
 from cadence_admin import audit
-from cadence_admin.access import access_of, roots_of
+from cadence_admin.access import access_of, sees_everything
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
 from cadence_admin.requests import HttpRequest, client_address, needs
+from cadence_admin.sessions import BACKGROUND
+from cadence_admin.visible import can_be_sent
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
@@ -29,6 +34,22 @@ SEE_AUDIT: Final = "cadence_admin.view_auditentry"
 # So many entries are recomputed while a person waits.
 MOST_VERIFIED: Final = 50_000
 WORKER_STATUS: Final = {"lease-changed": 409, "record-busy": 503}
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """What is shown when a view or a middleware raised: a database that is away, full, locked or read-only is no fault of
+    the console's, passes by itself, and nothing was half done."""
+    if not isinstance(sys.exc_info()[1], OperationalError | InterfaceError | InternalError):
+        return HttpResponse(render_to_string("500.html"), status=500)
+    asked_by_htmx = "HX-Request" in request.headers
+    template = "components/away.html" if asked_by_htmx else "503.html"
+    response = HttpResponse(render_to_string(template, {"method": request.method}), status=503)
+    response["Retry-After"] = "5"
+    if asked_by_htmx:
+        # What a page asked by itself leaves the page as it is, and is asked again.
+        response["HX-Reswap"] = "none" if BACKGROUND in request.headers else "innerHTML"
+        response["HX-Retarget"] = "#main"
+    return response
 
 
 @needs("runs.view_operation")
@@ -84,6 +105,8 @@ def worker_free(request: HttpRequest) -> HttpResponse:
     if not access_of(request.user).is_whole:
         raise PermissionDenied
     expires_at = request.POST.get("expires_at", "")
+    if not all(can_be_sent(request.POST.get(name, "")) for name in ("name", "owner")):
+        raise Http404
     if not (expires_at.isascii() and expires_at.isdecimal() and len(expires_at) < 19):
         raise Http404
     try:
@@ -157,8 +180,7 @@ def audit_verify(request: HttpRequest) -> HttpResponse:
 
 
 def _log(request: HttpRequest) -> str:
-    # It tells of every tenant and every project.
-    if not access_of(request.user).is_whole or "*" not in roots_of(request.user).seen:
+    if not sees_everything(request.user):
         raise PermissionDenied
     log = request.GET.get("log", "default")
     if log not in audit.logs():
@@ -172,7 +194,13 @@ def _render_audit(request: HttpRequest, audited: audit.Audited | None = None) ->
     if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 19):
         raise Http404
     wanted = {name: request.GET.get(name, "").strip().replace("\0", "") for name in ("actor", "action", "target")}
-    rows = audit.page(log, **wanted, before=None if before is None else int(before))
+    rows = audit.page(
+        log,
+        actor=wanted["actor"],
+        action=wanted["action"],
+        target=wanted["target"],
+        before=None if before is None else int(before),
+    )
     shown = rows[: audit.PAGE_SIZE]
     context = {
         "logs": audit.logs(),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
-from django.core.management import call_command
+from django.core.management import call_command, get_commands, load_command_class
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
@@ -40,6 +40,8 @@ ADDRESSES: Final = {
     "approvals/~decisions/": ("POST", "approvals.decide_approval"),
     "approvals/<id:approval_id>/": ("GET", "approvals.view_approval"),
     "approvals/<id:approval_id>/decision/": ("POST", "approvals.decide_approval"),
+    "audit/": ("GET", "cadence_admin.view_auditentry"),
+    "audit/verify/": ("POST", "cadence_admin.view_auditentry"),
     "effects/": ("GET", "approvals.view_effect"),
     "effects/<id:effect_id>/": ("GET", "approvals.view_effect"),
     "effects/<id:effect_id>/resolution/": ("POST", "approvals.resolve_record"),
@@ -59,6 +61,7 @@ TABLE: Final = {
     "approvals.decide_approval": "nyyn",
     "approvals.resolve_record": "nnyn",
     "cadence_admin.use_admin": "nnyy",
+    "cadence_admin.view_auditentry": "nnyy",
     SIGNED_IN: "yyyy",
     PUBLIC: "yyyy",
 }
@@ -139,9 +142,27 @@ def test_the_admin_opens_by_its_permission(accounts: dict[str, User]) -> None:
         client.force_login(accounts[name])
         for table in tables:
             status = client.get(f"/{table}").status_code
-            own = "/runs/" in table or "/approvals/" in table
+            own = "/runs/" in table or "/approvals/" in table or "auditentry" in table
             # Who is not let in is sent to sign in; accounts and access are for superusers.
             assert status == (302 if may == "n" else 200 if own else 403), (name, table, status)
+
+
+def test_every_command_names_its_permission() -> None:
+    named = {
+        name: load_command_class(app, name).permission  # type: ignore[attr-defined]
+        for name, app in get_commands().items()
+        if app in ("runs", "approvals", "cadence_admin") and name != "serve"  # which only puts the others together
+    }
+    assert named == {
+        "audit": "cadence_admin.view_auditentry",
+        "conformance": "approvals.resolve_record",
+        "expire_approvals": "approvals.decide_approval",
+        "import_records": "approvals.resolve_record",
+        "mirror_cadence": "runs.change_stateroot",
+        "reclaim_leases": "runs.reclaim_operation",
+        "reconcile": "approvals.resolve_record",
+        "verify_chain": "runs.view_run",
+    }
 
 
 def test_the_groups_are_made_from_the_table_and_made_so_again() -> None:

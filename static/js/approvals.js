@@ -41,7 +41,7 @@
     asking = true;
     try {
       const response = await fetch(region.dataset.waiting, {
-        headers: { "If-None-Match": `"${region.dataset.tag}"`, "HX-Request": "true", "HX-Current-URL": location.href },
+        headers: { "If-None-Match": `"${region.dataset.tag}"`, "HX-Request": "true", "HX-Current-URL": location.href, "X-Background": "1" },
         cache: "no-store",
       });
       const elsewhere = response.headers.get("HX-Redirect");

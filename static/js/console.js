@@ -136,7 +136,7 @@
   setInterval(() => {
     const region = document.querySelector("[data-refresh]:not([data-refresh=''])");
     if (!region || busy(region)) return;
-    htmx.ajax("GET", region.dataset.refresh, { target: region, swap: "outerHTML" });
+    htmx.ajax("GET", region.dataset.refresh, { target: region, swap: "outerHTML", headers: { "X-Background": "1" } });
   }, every);
 
   document.addEventListener("htmx:afterSwap", () => {

@@ -1,0 +1,257 @@
+"""When the database is away, full, locked or read-only; and whatever somebody sends."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import InterfaceError, InternalError, OperationalError, connection
+from django.test import Client
+from django.urls import reverse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from approvals.adapter import Adapter
+from approvals.models import Decision
+from cadence_admin.models import AuditEntry
+from runs.mirror import mirror_state_home
+from runs.models import Run
+from tests.approvals.test_four_eyes import asked
+from tests.approvals.test_pages import form_of
+from tests.conftest import DATA
+from tests.test_roles import ADDRESSES
+
+pytestmark = pytest.mark.django_db
+
+FAULTS = (
+    OperationalError("connection to server failed: Connection refused"),
+    OperationalError("database or disk is full"),
+    OperationalError("attempt to write a readonly database"),
+    OperationalError("deadlock detected"),
+    OperationalError("could not serialize access due to concurrent update"),
+    OperationalError("canceling statement due to statement timeout"),
+    InternalError("cannot execute UPDATE in a read-only transaction"),
+    InterfaceError("connection already closed"),
+)
+
+
+@contextmanager
+def broken(fault: Exception, from_statement: int = 1) -> Iterator[None]:
+    """The database fails from the nth statement on."""
+    count = 0
+
+    def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count >= from_statement:
+            raise fault
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(fail):
+        yield
+
+
+def quiet(client: Client) -> Client:
+    client.raise_request_exception = False
+    return client
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_page_says_so_and_recovers_by_itself(fault: Exception, sign_in: Callable[[str], Client]) -> None:
+    client = quiet(sign_in("operator"))
+    for path in ("/runs/", "/approvals/", "/leases/", "/effects/", "/sagas/", "/audit/", "/admin/"):
+        with broken(fault):
+            page = client.get(path)
+        assert page.status_code == 503, path
+        assert "The database can't be reached right now" in page.content.decode()
+        assert page["Retry-After"] == "5"
+        assert str(fault) not in page.content.decode()
+        assert client.get(path).status_code == 200, path
+
+
+def test_a_fault_anywhere_in_a_page_is_said(sign_in: Callable[[str], Client]) -> None:
+    client = quiet(sign_in("operator"))
+    for statement in range(1, 9):
+        with broken(FAULTS[0], statement):
+            assert client.get("/audit/").status_code == (503 if statement < 9 else 200), statement
+
+
+def test_what_a_page_asks_by_itself_leaves_it_as_it_is(sign_in: Callable[[str], Client]) -> None:
+    client = quiet(sign_in("operator"))
+    with broken(FAULTS[0]):
+        page = client.get("/runs/", headers={"HX-Request": "true", "X-Background": "1"})
+        asked_for = client.get("/runs/", headers={"HX-Request": "true"})
+    assert (page.status_code, page["HX-Reswap"]) == (503, "none")
+    assert (asked_for.status_code, asked_for["HX-Reswap"], asked_for["HX-Retarget"]) == (503, "innerHTML", "#main")
+    assert "<html" not in asked_for.content.decode()
+
+
+def test_an_error_of_ours_is_a_500(sign_in: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    client = quiet(sign_in("operator"))
+    monkeypatch.setattr("cadence_admin.views.database_now", lambda _: 1 // 0)
+    assert client.get("/leases/").status_code == 500
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_decision_is_whole_or_not_at_all(
+    empty_tables: None, database: Adapter, sign_in: Callable[[str], Client]
+) -> None:
+    client = quiet(sign_in("approver"))
+    record = asked(database)
+    form = form_of(record)
+    address = reverse("decision", args=[record.id])
+    statement = 0
+    while True:
+        statement += 1
+        before = AuditEntry.objects.count()
+        with broken(FAULTS[1], statement):
+            status = client.post(address, form).status_code
+        found = database.approvals.get(record.id)
+        assert found is not None
+        if found.state == "approved":  # the fault came after it was done: in showing what was done, or never
+            break
+        assert status == 503
+        assert Decision.objects.count() == 0
+        assert AuditEntry.objects.count() == before
+    assert statement > 10
+    assert client.post(address, form).status_code in (200, 302), "the same again is the same decision"
+    assert Decision.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_read_only_database_is_read(empty_tables: None, database: Adapter, sign_in: Callable[[str], Client]) -> None:
+    client = quiet(sign_in("approver"))
+    record = asked(database)
+    postgresql = connection.vendor == "postgresql"
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on" if postgresql else "PRAGMA query_only = on")
+    try:
+        assert client.get("/approvals/").status_code == 200
+        assert client.post(reverse("decision", args=[record.id]), form_of(record)).status_code == 503
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off" if postgresql else "PRAGMA query_only = off")
+    assert client.post(reverse("decision", args=[record.id]), form_of(record)).status_code in (200, 302)
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "-1",
+            "9" * 30,
+            "1e9",
+            "٣",
+            "\x00",
+            "a\x00b",
+            "' OR 1=1 --",
+            "%s%n{0}",
+            "../../etc/passwd",
+            "<script>",
+            "x" * 20_000,
+            "\u202e\ufeff",
+            "approved",
+            "findings",
+            "~00",
+        ]
+    ),
+)
+NAMES = [
+    "q",
+    "state",
+    "tenant",
+    "capability",
+    "principal",
+    "show",
+    "after",
+    "before",
+    "upto",
+    "root",
+    "stage",
+    "change",
+    "broken",
+    "expired",
+    "log",
+    "actor",
+    "action",
+    "target",
+    "whole",
+    "operation",
+    "confirmed",
+    "pause",
+    "reason",
+    "name",
+    "owner",
+    "expires_at",
+    "answer",
+    "version",
+    "digest",
+    "seen",
+    "typed",
+    "comment",
+    "chosen",
+    "effect",
+    "result",
+    "error_code",
+    "to",
+    "code",
+    "sequence",
+    "step",
+    "next",
+    "back",
+    "username",
+    "password",
+    "confirm_password",
+    "asked_for_page",
+]
+
+
+@pytest.fixture
+def peopled(empty_tables: None, database: Adapter, accounts: dict[str, User]) -> Client:
+    """An operator's client, among runs and records of every kind."""
+    from django.core.management import call_command
+
+    mirror_state_home(DATA / "cadence" / "state-home")
+    call_command("import_records", str(DATA / "nifra" / "records.sqlite3"))
+    client = Client()
+    client.force_login(accounts["operator"])
+    return client
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_that_is_sent_breaks_a_page(peopled: Client, accounts: dict[str, User]) -> None:
+    run_id = Run.objects.values_list("run_id", flat=True)[0]
+    known = {"run_id": [run_id, "x"], "kind": ["operations", "events", "x"]}
+    records = ["a-1", "~00", "~C3~28", "x" * 300, "..."]
+
+    def addresses(route: str) -> list[str]:
+        found = [route]
+        for name, values in (("<str:run_id>", known["run_id"]), ("<slug:kind>", known["kind"])):
+            found = [one.replace(name, value) for one in found for value in values]
+        for name in ("<id:approval_id>", "<id:effect_id>", "<id:saga_id>"):
+            found = [one.replace(name, value) for one in found for value in (records if name in one else [""])]
+        return found
+
+    every = sorted({f"/{address}" for route in ADDRESSES if route != "sign-out/" for address in addresses(route)})
+    assert len(every) > 40
+    parameters = st.dictionaries(st.sampled_from(NAMES), HOSTILE, max_size=6)
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(every), parameters, parameters, st.booleans(), st.booleans())
+    def check(path: str, query: dict[str, str], form: dict[str, str], posts: bool, htmx: bool) -> None:
+        headers = {"HX-Request": "true"} if htmx else {}
+        if posts:
+            response = peopled.post(path, form, query_params=query, headers=headers)
+        else:
+            response = peopled.get(path, query_params=query, headers=headers)
+        assert response.status_code < 500 or response.status_code == 503, (path, response.status_code)
+
+    check()
+    for raw in ("%ED%A0%80", "%FF%FE", "%00", "&&&==="):
+        for path in every:
+            assert peopled.get(path, QUERY_STRING=f"q={raw}&after={raw}&before={raw}&root={raw}").status_code < 500, (
+                path
+            )

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.contrib.auth import logout
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import resolve_url
 from django_htmx.http import HttpResponseClientRedirect
@@ -19,6 +20,20 @@ from cadence_admin.origin import Origin, acting
 from cadence_admin.requests import client_address
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+class TextMiddleware:
+    """Refuses what is no text: no address and no form of ours holds a NUL, and PostgreSQL takes none in a parameter."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = [request.path, *(value for _, values in request.GET.lists() for value in values)]
+        given += [value for _, values in request.POST.lists() for value in values]
+        if any("\0" in text for text in given):
+            raise BadRequest("a NUL is no text")
+        return self.get_response(request)
 
 
 class SessionEndMiddleware:

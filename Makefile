@@ -28,6 +28,7 @@ lint: $(VENV)/dev.stamp ## check format, style, types and the borders between pa
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python manage.py makemigrations --check --dry-run
+	@$(BIN)/python -m pip_audit --progress-spinner off --local
 
 bench: $(VENV)/run.stamp ## print a table of timings
 	@$(BIN)/python -m benchmarks.run

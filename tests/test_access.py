@@ -103,7 +103,7 @@ def test_what_a_query_finds_is_what_may_be_seen(database: Adapter) -> None:
     database.backend.create("saga", saga())
 
     @given(st.lists(GRANTS, max_size=4))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def holds(grants: list[Seen]) -> None:
         access = Access(tuple(grants))
         seen = {record.id for record in records if access.may_see(record.tenant_id, record.capability)}

@@ -164,6 +164,7 @@ def test_watching_workers_share_the_work_and_stop_cleanly() -> None:
             dead += 1
         while Operation.objects.filter(state="running").exists():
             assert not patience.wait(0.01)
+            assert all(worker.poll() is None for worker in workers), "a worker died, nobody would go on"
     said = ""
     for worker in workers:
         worker.send_signal(signal.SIGTERM)

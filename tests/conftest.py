@@ -41,10 +41,14 @@ def entries(name: str) -> list[Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL only tests that touch the database run again: the others would do the same twice."""
+    """On PostgreSQL only tests that touch the database run again, and not for their layout: the others would do the same twice."""
     if os.environ.get("CADENCE_TEST_ENGINE") != "postgresql":
         return
-    kept = [item for item in items if item.get_closest_marker("django_db") or _wants_database(item)]
+    kept = [
+        item
+        for item in items
+        if (item.get_closest_marker("django_db") or _wants_database(item)) and not item.get_closest_marker("layout")
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 

@@ -270,6 +270,7 @@ def test_the_chosen_ones_together(open_page: OpenPage, adapter: Adapter) -> None
     assert [state_of(record) for record in records] == ["approved", "pending", "approved"]
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize(
     "target", ["x" * 65_536, "order\u202e1488:", "a" + " " * 10_000 + "b", "</script><b>bold", "חשבון-42"]

@@ -32,6 +32,7 @@ def test_the_real_file_shows_interrupted(open_page: Callable[..., Page], state_h
     expect(page.get_by_text("No lease has expired.")).to_be_visible()
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_fits_its_window(open_page: Callable[..., Page], state_home: Path, width: int) -> None:
     mirror_state_home(state_home)

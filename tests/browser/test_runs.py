@@ -136,6 +136,7 @@ def test_a_click_copies_the_whole_hash(open_page: OpenPage, sample: None) -> Non
     assert page.evaluate("navigator.clipboard.readText()") == button.get_attribute("data-copy")
 
 
+@pytest.mark.layout
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_no_page_is_wider_than_its_window_and_contrast_holds(

@@ -180,23 +180,11 @@ def decide(
             if token_of(user) in others:
                 return Answered(approval, again=True, votes=len(others), needed=rule.needed)
             votes = len(others) + 1
-        if answer == "approved" and votes < rule.needed:
-            enter(
-                user,
-                approval,
-                approval,
-                answer,
-                comment=comment,
-                came_from=came_from,
-                via=via,
-                shown=seen.digest,
-                now=now,
-                using=backend.alias,
-            )
-            return Answered(approval, votes=votes, needed=rule.needed)
-        decided = approval.decided(answer, token_of(user), now)
-        if not backend.compare_and_set("approval", approval_id, approval.version, decided):
-            raise DecisionError("approval-changed", "It changed in this very moment.", approval)
+        decided = approval
+        if answer == "denied" or votes >= rule.needed:
+            decided = approval.decided(answer, token_of(user), now)
+            if not backend.compare_and_set("approval", approval_id, approval.version, decided):
+                raise DecisionError("approval-changed", "It changed in this very moment.", approval)
         enter(
             user,
             approval,

@@ -21,6 +21,7 @@ from cadence_admin.clock import now_ms
 from cadence_admin.javascript import is_safe_integer, parse_json
 from cadence_admin.models import AuditEntry
 from cadence_admin.origin import current_origin
+from cadence_admin.visible import storable
 from runs.chain import ZERO_HASH, Event, check_links, create_event
 
 LONGEST_REASON: Final = 2_000
@@ -230,7 +231,7 @@ def _payload(entry: Entry, now: int) -> dict[str, Any]:
         "target": _short(entry.target),
         "before": entry.before,
         "after": entry.after,
-        "reason": _clean(entry.reason)[:LONGEST_REASON],
+        "reason": storable(entry.reason)[:LONGEST_REASON],
         "address": _short(entry.address or origin.address),
         "requestId": origin.request_id,
     }
@@ -249,9 +250,4 @@ def _columns(payload: Any) -> dict[str, Any]:
 
 
 def _short(text: str) -> str:
-    return _clean(text)[:LONGEST_NAME]
-
-
-def _clean(text: str) -> str:
-    """Text that every database takes and that its bytes give back."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return storable(text)[:LONGEST_NAME]

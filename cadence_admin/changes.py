@@ -1,6 +1,6 @@
 """Enters in the audit log who got which rights: accounts, roles, access, policies, wherever they are changed from.
 
-Signals, since all of these are plain models that Django's admin, commands and sign-in by OIDC change. The entry is part of
+Signals, since all of these are plain models that Django's admin, commands and a shell change. The entry is part of
 the same transaction wherever there is one, as in the admin.
 """
 

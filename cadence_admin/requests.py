@@ -43,6 +43,16 @@ def client_ip(request: http.HttpRequest) -> str:
     return "0.0.0.0"  # noqa: S104 - a socket has no address; nothing listens here
 
 
+def number_in(values: http.QueryDict, name: str) -> int | None:
+    """A number that was sent: None if it isn't there, "not found" if it is none that we ever gave out."""
+    text = values.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise http.Http404
+    return int(text)
+
+
 View = Callable[..., http.HttpResponseBase]
 
 

@@ -18,9 +18,8 @@ from cadence_admin import audit
 from cadence_admin.access import access_of, sees_everything
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, client_address, needs
+from cadence_admin.requests import HttpRequest, client_address, needs, number_in
 from cadence_admin.sessions import BACKGROUND
-from cadence_admin.visible import can_be_sent
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
@@ -104,17 +103,15 @@ def worker_free(request: HttpRequest) -> HttpResponse:
     """`POST /leases/workers/free/`: take a reconciliation lease from its holder, as it was seen, and clear its cursor."""
     if not access_of(request.user).is_whole:
         raise PermissionDenied
-    expires_at = request.POST.get("expires_at", "")
-    if not all(can_be_sent(request.POST.get(name, "")) for name in ("name", "owner")):
-        raise Http404
-    if not (expires_at.isascii() and expires_at.isdecimal() and len(expires_at) < 19):
+    expires_at = number_in(request.POST, "expires_at")
+    if expires_at is None:
         raise Http404
     try:
         free_lease(
             request.user,
             request.POST.get("name", ""),
             owner=request.POST.get("owner", ""),
-            expires_at=int(expires_at),
+            expires_at=expires_at,
             reason=request.POST.get("reason", "")[:LONGEST_REASON],
             came_from=client_address(request),
         )
@@ -167,7 +164,7 @@ def _refusals(rows: list[Operation]) -> dict[str, str]:
 @require_GET
 def audit_log(request: HttpRequest) -> HttpResponse:
     """`/audit/`: who did what, newest first."""
-    return _render_audit(request)
+    return _render_audit(request, _log(request))
 
 
 @needs(SEE_AUDIT)
@@ -176,7 +173,7 @@ def audit_verify(request: HttpRequest) -> HttpResponse:
     """`POST /audit/verify/`: recompute the log from the stored bytes; of a long one, its end."""
     log = _log(request)
     last, _ = audit.head(log)
-    return _render_audit(request, audit.verify(log, after=max(0, last - MOST_VERIFIED)))
+    return _render_audit(request, log, audit.verify(log, after=max(0, last - MOST_VERIFIED)))
 
 
 def _log(request: HttpRequest) -> str:
@@ -188,18 +185,15 @@ def _log(request: HttpRequest) -> str:
     return log
 
 
-def _render_audit(request: HttpRequest, audited: audit.Audited | None = None) -> HttpResponse:
-    log = _log(request)
-    before = request.GET.get("before")
-    if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 19):
-        raise Http404
-    wanted = {name: request.GET.get(name, "").strip().replace("\0", "") for name in ("actor", "action", "target")}
+def _render_audit(request: HttpRequest, log: str, audited: audit.Audited | None = None) -> HttpResponse:
+    before = number_in(request.GET, "before")
+    wanted = {name: request.GET.get(name, "").strip() for name in ("actor", "action", "target")}
     rows = audit.page(
         log,
         actor=wanted["actor"],
         action=wanted["action"],
         target=wanted["target"],
-        before=None if before is None else int(before),
+        before=before,
     )
     shown = rows[: audit.PAGE_SIZE]
     context = {

@@ -94,6 +94,11 @@ def can_be_sent(text: str) -> bool:
     return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def storable(text: str) -> str:
+    """Text that every database takes: NULs and half characters are replaced."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
 def _is_hidden(character: str) -> bool:
     return character in _BLANK or unicodedata.category(character) in _HIDDEN_CATEGORIES
 

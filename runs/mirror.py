@@ -19,6 +19,7 @@ from django.db import IntegrityError, models, transaction
 
 from cadence_admin import audit
 from cadence_admin.clock import now_ms
+from cadence_admin.visible import storable
 from runs.chain import ZERO_HASH, is_sha256
 from runs.chain import Event as ChainEvent
 from runs.integrity import DIVERGED, stream_events, verify_growth
@@ -405,10 +406,10 @@ class _Pass:
         values = {
             "code": code,
             "source_path": self.location,
-            "source_type": _printable(shown.type) if shown else None,
-            "source_payload_json": _printable(shown.payload_json) if shown else None,
-            "source_prior_hash": _printable(shown.prior_hash) if shown else None,
-            "source_event_hash": _printable(shown.event_hash) if shown else None,
+            "source_type": storable(shown.type) if shown else None,
+            "source_payload_json": storable(shown.payload_json) if shown else None,
+            "source_prior_hash": storable(shown.prior_hash) if shown else None,
+            "source_event_hash": storable(shown.event_hash) if shown else None,
         }
         repeated = Divergence.objects.filter(run=run, sequence=sequence, **values).update(last_found_at=self.now)
         if not repeated:
@@ -473,11 +474,6 @@ class _Pass:
         table.model._default_manager.bulk_create(
             fresh, batch_size=_BATCH, update_conflicts=True, unique_fields=table.unique, update_fields=updated
         )
-
-
-def _printable(text: str) -> str:
-    """Text of a source that breaks the rules of text, so that it can be stored and shown."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _check(model: type[models.Model], row: Row) -> None:

@@ -15,7 +15,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from cadence_admin.clock import now_ms
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, needs, wants_fragment
+from cadence_admin.requests import HttpRequest, needs, number_in, wants_fragment
 from runs import queries, wording
 from runs.append import StoreError
 from runs.forms import RunFilterForm
@@ -60,16 +60,6 @@ KINDS: Final = {
 }
 
 
-def _number(request: HttpRequest, name: str) -> int | None:
-    """A number in the URL: None if it isn't there, "not found" if it is no key that we ever gave out."""
-    text = request.GET.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise Http404
-    return int(text)
-
-
 def _run(request: HttpRequest, run_id: str) -> Run | list[Run]:
     """The run that the URL means, or all of that id if several state roots have it and the URL names none."""
     try:
@@ -94,7 +84,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
     now = now_ms()
     page = None
     if form.is_valid():
-        page = queries.list_runs(form.wanted(), now, scope, before=_number(request, "before"))
+        page = queries.list_runs(form.wanted(), now, scope, before=number_in(request.GET, "before"))
     context = {
         "form": form,
         "page": page,
@@ -178,7 +168,7 @@ def run_records(request: HttpRequest, run_id: str, kind: str) -> HttpResponse:
     run = _run(request, run_id)
     if isinstance(run, list):
         return _choose(request, run)
-    rows = queries.keyset_page(KINDS[kind].rows(run), before=_number(request, "before"))
+    rows = queries.keyset_page(KINDS[kind].rows(run), before=number_in(request.GET, "before"))
     context = {
         "run": run,
         "kind": KINDS[kind],
@@ -216,7 +206,7 @@ def _render_run(request: HttpRequest, run: Run, *, refusal: str = "", status: in
         "other_commands": [command for command in COMMANDS if command not in legal_commands(run.state)],
         "targets": () if run.state_root.path or not may_change else LEGAL_MOVES[run.state],
         "may_change": may_change,
-        "chain": queries.chain_page(run, upto=_number(request, "upto")),
+        "chain": queries.chain_page(run, upto=number_in(request.GET, "upto")),
         "records": [record for record in records if record[2].items],
         "routes": run.state_root.routes.all()[:ASIDE_SIZE],
     }

@@ -53,6 +53,7 @@ def test_approve_and_deny_from_the_inbox(open_page: OpenPage, adapter: Adapter, 
     one, two = asked(adapter, "order:1"), asked(adapter, "order:2", expires_at=FAR + 1)
     page = open_page("approver", java_script_enabled=javascript, viewport={"width": width, "height": 844})
     page.get_by_role("link", name="Approvals").click()
+    page.wait_for_url("**/approvals/")  # with its scripts: a click that is quicker than they are sends the plain form
     expect(page.get_by_role("heading", name="2 approvals wait")).to_be_visible()
     assert page.title() == "(2) Approvals · Cadence"
     row_of(page, "order:1").get_by_role("button", name="Approve").click()

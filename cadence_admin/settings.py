@@ -153,7 +153,7 @@ def _database(variable: str, url: str) -> dict[str, Any]:
             # unless somebody says that there is none: planning a statement once saves a third of its time.
             prepare = env.bool("CADENCE_DATABASE_PREPARE", default=False)
             options |= {
-                "pool": {"min_size": 1, "max_size": env.int("CADENCE_DATABASE_POOL", default=8), "timeout": 10},
+                "pool": {"min_size": 1, "max_size": env.int("CADENCE_DATABASE_POOL", default=8), "timeout": 5},
                 "prepare_threshold": 5 if prepare else None,
                 "server_side_binding": prepare,
             }

@@ -162,7 +162,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("members", HOSTILE, ids=str)
+@pytest.mark.parametrize("members", HOSTILE, ids=lambda members: str(members)[:40])
 def test_our_columns_never_make_their_insert_fail(
     adapter: Adapter, other: OtherSqlite | OtherPostgres, members: dict[str, Any]
 ) -> None:

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page
 from pytest_django.live_server_helper import LiveServer
 
@@ -34,7 +37,7 @@ def errors() -> list[str]:
 def open_page(
     browser: Browser, live_server: LiveServer, transactional_db: None, errors: list[str]
 ) -> Iterator[Callable[..., Page]]:
-    """Opens a page as one of the local accounts; any error that a page reports fails the test."""
+    """Opens a page for one of the local accounts, signed in; any error that a page reports fails the test."""
     ensure_local_accounts(PASSWORD)
     contexts = []
 
@@ -45,11 +48,10 @@ def open_page(
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: _note(message, errors))
         if name:
-            page.goto("/sign-in/")
-            page.fill("#id_username", name)
-            page.fill("#id_password", PASSWORD)
-            page.get_by_role("button", name="Sign in").click()
-            page.wait_for_url("**/runs/")
+            client = Client()
+            client.force_login(User.objects.get(username=name))
+            cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
         return page
 
     yield opened
@@ -61,3 +63,10 @@ def open_page(
 def _note(message: ConsoleMessage, errors: list[str]) -> None:
     if message.type in ("error", "warning"):
         errors.append(message.text)
+
+
+def fill_in(page: Page, name: str) -> None:
+    """The page that asks who it is, answered."""
+    page.fill("#id_username", name)
+    page.fill("#id_password", PASSWORD)
+    page.get_by_role("button", name="Sign in").click()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_the_real_file_shows_interrupted(open_page: Callable[..., Page], state_home: Path, javascript: bool) -> None:
     mirror_state_home(state_home)
     page = open_page("operator", java_script_enabled=javascript)
-    page.get_by_role("link", name="Leases").click()
+    page.goto("/leases/")
     expect(page.locator(".leases tbody tr")).to_have_count(3)
     page.get_by_role("button", name="Reclaim the chosen").click()
     expect(page.get_by_role("heading", name="Reclaim 3 operations of 3 runs?")).to_be_visible()

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from runs.mirror import mirror_state_home, mirror_store
 from runs.models import Event, Run
+from tests.browser.conftest import fill_in
 from tests.conftest import DATA
 from tests.runs.stores import Store
 
@@ -28,7 +29,10 @@ def rows(page: Page) -> list[str]:
 
 
 def test_from_sign_in_to_a_run_and_back(open_page: OpenPage, sample: None) -> None:
-    page = open_page("viewer")
+    page = open_page(None)
+    page.goto("/runs/")
+    fill_in(page, "viewer")
+    page.wait_for_url("**/runs/")
     assert len(rows(page)) == 18
     page.get_by_role("link", name="audit-trail").click()
     expect(page.get_by_role("heading", name="audit-trail")).to_be_visible()
@@ -41,6 +45,7 @@ def test_from_sign_in_to_a_run_and_back(open_page: OpenPage, sample: None) -> No
 
 def test_filters_narrow_at_once_and_live_in_the_address(open_page: OpenPage, sample: None) -> None:
     page = open_page()
+    page.goto("/runs/")
     page.get_by_label("State").select_option("paused")
     expect(page.locator(".runs .main a")).to_have_text(["audit-trail"])
     assert page.url.endswith("/runs/?state=paused")
@@ -81,6 +86,7 @@ def test_a_missing_event_is_in_view(open_page: OpenPage, transactional_db: None)
 
 def test_everything_works_without_javascript(open_page: OpenPage, sample: None) -> None:
     page = open_page("viewer", java_script_enabled=False)
+    page.goto("/runs/")
     assert len(rows(page)) == 18
     page.get_by_label("State").select_option("paused")
     page.get_by_role("button", name="Filter").click()
@@ -120,13 +126,16 @@ def test_a_live_list_shows_a_new_run_by_itself(open_page: OpenPage, tmp_path: Pa
     expect(page.locator(".runs .main a")).to_have_text(["second", "first"])
 
 
+@pytest.mark.layout
 def test_times_tick_and_show_local_and_utc(open_page: OpenPage, sample: None) -> None:
     page = open_page("viewer", timezone_id="Asia/Tokyo", locale="en-GB")
+    page.goto("/runs/")
     title = page.locator(".runs time").first.get_attribute("title") or ""
     assert " here, " in title
     assert title.endswith(" UTC")
 
 
+@pytest.mark.layout
 def test_a_click_copies_the_whole_hash(open_page: OpenPage, sample: None) -> None:
     page = open_page("viewer", permissions=["clipboard-read", "clipboard-write"])
     page.goto(f"/runs/{PAUSED}/")
@@ -149,6 +158,7 @@ def test_no_page_is_wider_than_its_window_and_contrast_holds(
         assert page.evaluate(_LOWEST_CONTRAST) >= 4.5, path
 
 
+@pytest.mark.layout
 def test_the_keyboard_reaches_everything(open_page: OpenPage, sample: None) -> None:
     page = open_page("viewer")
     page.goto("/runs/")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -516,9 +517,11 @@ def test_a_killed_database_leaves_chain_and_projection_agreed(tmp_path: Path) ->
         start = f"from runs.store import RunStore; print(RunStore('{ROOT}').start_run('abel-implement', 's', change='x')['runId'])"
         killed = manage("shell", "-v0", "-c", start).stdout.strip()
         arguments = [sys.executable, "-c", WRITER, ROOT, killed]
-        count = "from runs.models import Event; print(Event.objects.count())"
-        with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as writer:
-            while int(manage("shell", "-v0", "-c", count).stdout) < 20:
+        with (
+            psycopg.connect(server.get_uri(), autocommit=True) as watching,
+            subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as writer,
+        ):
+            while watching.execute("SELECT count(*) < 20 FROM runs_event").fetchone() == (True,):
                 assert writer.poll() is None
             pid = server.get_pid()
             assert pid is not None

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from cadence_admin.access import sees_everything
-from cadence_admin.models import ApprovalPolicy, AuditEntry, OwnedPrincipal, RootAccess, TenantAccess
+from cadence_admin.models import ApprovalPolicy, AuditEntry, Identity, OwnedPrincipal, RootAccess, TenantAccess
 from cadence_admin.sessions import ask_for_proof
 from cadence_admin.templatetags.console import when
 
@@ -158,3 +158,10 @@ class OwnedPrincipalAdmin(ProvedAdmin):
     list_display = ["principal", "user"]
     list_select_related = ["user"]
     search_fields = ["principal", "user__username"]
+
+
+@admin.register(Identity)
+class IdentityAdmin(ProvedAdmin):
+    list_display = ["user", "issuer", "subject"]
+    list_select_related = ["user"]
+    search_fields = ["user__username", "subject__exact"]

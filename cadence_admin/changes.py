@@ -12,9 +12,9 @@ from django.db.models import Model
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_delete, pre_save
 
 from cadence_admin.audit import Entry, record
-from cadence_admin.models import ApprovalPolicy, OwnedPrincipal, RootAccess, TenantAccess
+from cadence_admin.models import ApprovalPolicy, Identity, OwnedPrincipal, RootAccess, TenantAccess
 
-WATCHED: Final = (User, Group, TenantAccess, RootAccess, ApprovalPolicy, OwnedPrincipal)
+WATCHED: Final = (User, Group, TenantAccess, RootAccess, ApprovalPolicy, OwnedPrincipal, Identity)
 SETS: Final = (User.groups, User.user_permissions, Group.permissions, ApprovalPolicy.excluded)
 # A secret, and what each sign-in changes.
 _LEFT_OUT: Final = frozenset({"id", "last_login", "date_joined", "password"})

@@ -107,6 +107,22 @@ class OwnedPrincipal(models.Model):
         return f"{self.principal} of {self.user}"
 
 
+class Identity(models.Model):
+    """Whom an account belongs to at an OpenID Connect provider. Who has none signs in with a password."""
+
+    user = models.OneToOneField(User, models.CASCADE, related_name="identity")
+    issuer = models.CharField(max_length=500, help_text="the provider's address, as CADENCE_OIDC_ISSUER has it")
+    subject = models.CharField(max_length=255, help_text="what the provider calls the person in `sub`")
+
+    class Meta:
+        verbose_name_plural = "identities"
+        ordering = ["pk"]
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="identity_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.subject} at {self.issuer}"
+
+
 class AuditEntry(models.Model):
     """One link of the audit log, see `cadence_admin.audit`. The database refuses to change or delete one (triggers)."""
 

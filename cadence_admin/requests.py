@@ -4,11 +4,13 @@ import ipaddress
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from urllib.parse import urlsplit
 
 from django import http
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.utils.http import url_has_allowed_host_and_scheme
 from django_htmx.middleware import HtmxDetails
 
 
@@ -41,6 +43,15 @@ def client_ip(request: http.HttpRequest) -> str:
         except ValueError:
             continue
     return "0.0.0.0"  # noqa: S104 - a socket has no address; nothing listens here
+
+
+def sent_from(request: http.HttpRequest) -> str:
+    """The page of ours that a form was sent from, as an address without host; the first page if that can't be told."""
+    referer = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(referer, {request.get_host()}, require_https=request.is_secure()):
+        return "/"
+    parts = urlsplit(referer)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 def number_in(values: http.QueryDict, name: str) -> int | None:

@@ -14,6 +14,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from cadence_admin.clock import now_ms
+from cadence_admin.models import Identity
+from cadence_admin.requests import sent_from
 
 # What a page asks by itself says so, and keeps no session alive.
 BACKGROUND: Final = "X-Background"
@@ -29,6 +31,11 @@ _STEP: Final = _MINUTE
 def begin(session: SessionBase) -> None:
     """Somebody has just signed in."""
     session[_SIGNED_IN] = session[_SEEN] = session[_PROVED] = now_ms()
+
+
+def prove(session: SessionBase, at: int) -> None:
+    """Whoever uses it proved elsewhere, at that time in milliseconds, who they are."""
+    session[_PROVED] = at
 
 
 def is_over(session: SessionBase) -> bool:
@@ -70,5 +77,16 @@ def ask_for_proof(request: HttpRequest) -> HttpResponse | None:
     carried = [(name, value) for name, values in request.POST.lists() if name not in hidden for value in values]
     if request.method != "POST" or "asked_for_page" in request.POST:
         carried.append(("asked_for_page", "1"))
-    context: dict[str, Any] = {"carried": carried, "wrong": wrong, "field": _PASSWORD}
+    context: dict[str, Any] = {
+        "carried": carried,
+        "wrong": wrong,
+        "field": _PASSWORD,
+        "has_password": request.user.is_authenticated and request.user.has_usable_password(),
+        "provider": settings.OIDC_NAME if settings.OIDC_ISSUER and _has_identity(request) else "",
+        "back": request.get_full_path() if request.method != "POST" else sent_from(request),
+    }
     return render(request, "confirm.html", context, status=403)
+
+
+def _has_identity(request: HttpRequest) -> bool:
+    return Identity.objects.filter(issuer=settings.OIDC_ISSUER, user__username=request.user.get_username()).exists()

@@ -7,6 +7,7 @@ import secrets
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import environ
 from csp.constants import NONE, SELF
@@ -219,6 +220,26 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+# Sign-in at an OpenID Connect provider, beside that with a password: off without an issuer.
+OIDC_ISSUER = env.str("CADENCE_OIDC_ISSUER", default="")
+OIDC_CLIENT_ID = env.str("CADENCE_OIDC_CLIENT_ID", default="")
+OIDC_CLIENT_SECRET = env.str("CADENCE_OIDC_CLIENT_SECRET", default="")
+OIDC_NAME = env.str("CADENCE_OIDC_NAME", default="single sign-on")
+OIDC_SCOPES = env.str("CADENCE_OIDC_SCOPES", default="openid profile email")
+OIDC_NAME_CLAIM = env.str("CADENCE_OIDC_NAME_CLAIM", default="preferred_username")
+OIDC_GROUPS_CLAIM = env.str("CADENCE_OIDC_GROUPS_CLAIM", default="groups")
+# {"group at the provider": "group here"}
+OIDC_GROUPS = env.json("CADENCE_OIDC_GROUPS", default={})
+if OIDC_ISSUER:
+    _issuer = urlsplit(OIDC_ISSUER)
+    if _issuer.scheme != "https" and not (_issuer.scheme == "http" and _is_loopback(_issuer.netloc)):
+        raise ImproperlyConfigured("CADENCE_OIDC_ISSUER has to begin with https://.")
+    if not OIDC_CLIENT_ID or not OIDC_CLIENT_SECRET:
+        raise ImproperlyConfigured(
+            "CADENCE_OIDC_ISSUER is set: CADENCE_OIDC_CLIENT_ID and CADENCE_OIDC_CLIENT_SECRET are needed too."
+        )
+if not isinstance(OIDC_GROUPS, dict) or not all(isinstance(name, str) for name in OIDC_GROUPS.values()):
+    raise ImproperlyConfigured('CADENCE_OIDC_GROUPS has to be such as {"group at the provider": "operator"}.')
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "sign-in"

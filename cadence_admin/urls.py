@@ -5,7 +5,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from cadence_admin import views
+from cadence_admin import oidc, views
 from cadence_admin.sign_ins import SignIn
 
 handler500 = "cadence_admin.views.server_error"
@@ -20,6 +20,8 @@ urlpatterns = [
     path("audit/", views.audit_log, name="audit"),
     path("audit/verify/", views.audit_verify, name="audit-verify"),
     path("sign-in/", SignIn.as_view(), name="sign-in"),
+    path("sign-in/oidc/", oidc.start, name="oidc"),
+    path("sign-in/oidc/callback/", oidc.callback, name="oidc-callback"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/", admin.site.urls),
 ]

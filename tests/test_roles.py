@@ -26,6 +26,8 @@ SIGNED_IN: Final = "signed in"
 ADDRESSES: Final = {
     "": ("GET", SIGNED_IN),
     "sign-in/": ("GET", PUBLIC),
+    "sign-in/oidc/": ("GET", PUBLIC),
+    "sign-in/oidc/callback/": ("GET", PUBLIC),
     "sign-out/": ("POST", SIGNED_IN),
     "runs/": ("GET", "runs.view_run"),
     "runs/<str:run_id>/": ("GET", "runs.view_run"),
@@ -120,7 +122,7 @@ def test_each_role_gets_what_the_table_says(world: dict[str, str], accounts: dic
 def test_nobody_gets_only_the_door(world: dict[str, str], route: str) -> None:
     response = ask(Client(), route, world)
     if ADDRESSES[route][1] == PUBLIC or route == "sign-out/":
-        assert response.status_code in (200, 302)
+        assert response.status_code in ((404,) if "oidc" in route else (200, 302)), "no provider is configured"
     else:
         assert response.status_code == 302
         assert response["Location"].startswith("/sign-in/")

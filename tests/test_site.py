@@ -114,7 +114,7 @@ def test_a_form_that_gives_rights_asks_who_it_is(clock: list[int], accounts: dic
     assert PASSWORD not in page.content.decode()
 
 
-@pytest.mark.parametrize("model", ["tenantaccess", "rootaccess", "approvalpolicy", "ownedprincipal"])
+@pytest.mark.parametrize("model", ["tenantaccess", "rootaccess", "approvalpolicy", "ownedprincipal", "identity"])
 def test_every_table_of_rights_asks(clock: list[int], accounts: dict[str, User], model: str) -> None:
     client = Client()
     client.force_login(User.objects.create_superuser("root", password=PASSWORD))

@@ -27,6 +27,7 @@ from cadence_admin.access import Access, access_of
 from cadence_admin.errors import ServiceError
 from cadence_admin.javascript import canonical_json
 from cadence_admin.policies import groups_of, owned_by, policies
+from cadence_admin.retrying import retried
 from cadence_admin.visible import GLANCE
 
 DECIDE: Final = "approvals.decide_approval"
@@ -132,6 +133,7 @@ def state_at(approval: Approval, now: int) -> str:
     return "expired" if approval.may_expire(now) else approval.state
 
 
+@retried
 def decide(
     user: User,
     approval_id: str,
@@ -215,6 +217,7 @@ def votes_on(records: Iterable[Approval], using: str) -> dict[str, list[Decision
     return found
 
 
+@retried
 def expire(user: User, approval_id: str, *, came_from: str = "", via: str, using: str | None = None) -> bool:
     """Write down that an approval's time is up. False if it isn't. Raises `DecisionError` (`not-permitted`,
     `approval-not-found`)."""

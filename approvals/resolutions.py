@@ -19,6 +19,7 @@ from approvals.wire import UNDEFINED
 from cadence_admin import audit
 from cadence_admin.access import access_of
 from cadence_admin.javascript import JsonError, parse_json
+from cadence_admin.retrying import retried
 
 RESOLVE: Final = "approvals.resolve_record"
 
@@ -42,6 +43,7 @@ def answers_for(step: SagaStep) -> tuple[str, ...]:
     return STEP_ANSWERS.get(step.state, ())
 
 
+@retried
 def close_effect(
     user: User, effect_id: str, answer: str, *, version: int, reason: str, came_from: str = "", via: str = "page"
 ) -> Effect:
@@ -71,6 +73,7 @@ def close_effect(
         return closed
 
 
+@retried
 def resolve_step(
     user: User,
     saga_id: str,
@@ -129,6 +132,7 @@ def resolve_step(
         return saga
 
 
+@retried
 def free_lease(
     user: User, name: str, *, owner: str, expires_at: int, reason: str, came_from: str = "", via: str = "page"
 ) -> None:

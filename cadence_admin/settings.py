@@ -103,6 +103,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "cadence_admin.deadline.DeadlineMiddleware",
     "cadence_admin.middleware.TextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -208,6 +209,8 @@ PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",  # of accounts from before; the next sign-in renews it
 ]
+# So long a request may take: then what it asks of a database is cancelled. 0 is without an end.
+REQUEST_SECONDS = env.float("CADENCE_REQUEST_SECONDS", default=20)
 SESSION_IDLE_MINUTES = env.int("CADENCE_SESSION_IDLE_MINUTES", default=60)
 SESSION_HOURS = env.int("CADENCE_SESSION_HOURS", default=12)
 SESSION_COOKIE_AGE = SESSION_HOURS * 3_600

@@ -22,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from cadence_admin import audit
 from cadence_admin.clock import database_now
 from cadence_admin.javascript import canonical_json, is_safe_integer, stringify
+from cadence_admin.retrying import retried
 from runs import leases
 from runs.append import StoreError, append_event, mark_verified, parse_projection, store_event
 from runs.chain import ZERO_HASH, Event, create_event, is_sha256
@@ -105,6 +106,7 @@ class RunStore:
 
     # Runs
 
+    @retried
     def start_run(
         self, stage: str, operation_id: str, *, change: str | None = None, provisional_key: str | None = None
     ) -> Projection:
@@ -131,6 +133,7 @@ class RunStore:
                 return self._recorded(existing, operation_id, _START, parse_projection(existing.projection_json))
             return self._created(root, stage, key, change, provisional_key, operation_id)
 
+    @retried
     def bind_change(self, run_id: str, change: str, operation_id: str) -> Projection:
         """Give a design its name."""
         require_identifier(operation_id, "operation-id")
@@ -151,6 +154,7 @@ class RunStore:
             projection = append_event(run, "change-bound", {"change": change}, self._now())
             return self._recorded(run, operation_id, "change-bound", projection)
 
+    @retried
     def transition(
         self,
         run_id: str,
@@ -183,6 +187,7 @@ class RunStore:
 
     # Deliveries
 
+    @retried
     def bind_delivery(self, delivery: Delivery) -> Projection:
         """Bind a delivery at its gate; the same again is the same."""
         delivery.require()
@@ -211,6 +216,7 @@ class RunStore:
 
     # Leases
 
+    @retried
     def acquire_lease(
         self, run_id: str, operation_id: str, ttl_ms: int, *, preempt: bool = False, exclusive: bool = False
     ) -> OperationLease:
@@ -228,6 +234,7 @@ class RunStore:
                 new_token=self._new_id,
             )
 
+    @retried
     def renew_lease(self, lease: OperationLease, ttl_ms: int) -> OperationLease:
         """Hold a live lease for `ttl_ms` from now on."""
         require_ttl(ttl_ms)
@@ -244,6 +251,7 @@ class RunStore:
         with transaction.atomic(using=self.using):
             self._held(lease)
 
+    @retried
     def commit_lease(self, lease: OperationLease, outcome: dict[str, Any]) -> dict[str, Any]:
         """End an operation with its outcome."""
         text = leases.outcome_text(outcome)
@@ -251,6 +259,7 @@ class RunStore:
             leases.settle(self._held(lease), "committed", text)
         return outcome
 
+    @retried
     def interrupt_lease(self, lease: OperationLease) -> None:
         """End an operation without one."""
         with self._fencing(lease, "interrupt"), transaction.atomic(using=self.using):

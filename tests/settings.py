@@ -37,16 +37,9 @@ if "CADENCE_TEST_DIRECTORY" not in os.environ:
         os.environ["DATABASE_URL"] = url
 
 DIRECTORY = Path(os.environ["CADENCE_TEST_DIRECTORY"])
-for name in (
-    "CADENCE_DEBUG",
-    "CADENCE_ALLOWED_HOSTS",
-    "CADENCE_BIND",
-    "CADENCE_HTTPS",
-    "CADENCE_NIFRA_DATABASE_URL",
-    "CADENCE_NIFRA_TABLE_PREFIX",
-    "CADENCE_STATE_HOME",
-):
-    os.environ.pop(name, None)
+for name in [name for name in os.environ if name.startswith("CADENCE_")]:
+    if not name.startswith(("CADENCE_TEST_", "CADENCE_VECTORS", "CADENCE_CHROMIUM")):
+        del os.environ[name]
 os.environ["CADENCE_VAR_DIR"] = str(DIRECTORY)
 os.environ["CADENCE_LOCAL_ACCOUNTS"] = "1"
 if ENGINE == "sqlite":
@@ -59,6 +52,9 @@ if ENGINE == "sqlite":
     # A real file: an in-memory database has neither WAL nor more than one connection.
     DATABASES["default"]["OPTIONS"]["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;"
     DATABASES["default"]["TEST"] = {"NAME": str(DIRECTORY / "test.sqlite3")}
+else:
+    # Tests start more threads at once than the pool has connections: each waits for its turn, on a slow machine as well.
+    DATABASES["default"]["OPTIONS"]["pool"]["timeout"] = 60
 
 (DIRECTORY / "static").mkdir(exist_ok=True)
 # Found where they lie, without collecting them first.

@@ -1,25 +1,35 @@
 """When the database is away, full, locked or read-only; and whatever somebody sends."""
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import InterfaceError, InternalError, OperationalError, connection
+from django.db import InterfaceError, InternalError, OperationalError, connection, connections, transaction
 from django.test import Client
 from django.urls import reverse
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as trying
 from hypothesis import strategies as st
+from pytest_django import Settings
 
 from approvals.adapter import Adapter
+from approvals.decisions import decide
 from approvals.models import Decision
+from approvals.tables import RECORDS
+from cadence_admin import audit
+from cadence_admin.deadline import limited
 from cadence_admin.models import AuditEntry
 from runs.mirror import mirror_state_home
 from runs.models import Run
+from runs.store import RunStore
 from tests.approvals.test_four_eyes import asked
 from tests.approvals.test_pages import form_of
 from tests.conftest import DATA
+from tests.runs.threads import in_threads
 from tests.test_roles import ADDRESSES
 
 pytestmark = pytest.mark.django_db
@@ -135,6 +145,130 @@ def test_a_read_only_database_is_read(empty_tables: None, database: Adapter, sig
     assert client.post(reverse("decision", args=[record.id]), form_of(record)).status_code in (200, 302)
 
 
+def slow(*_: Any, **__: Any) -> int:
+    """Asks the database for what takes it a minute."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n LIMIT 1"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)" if connection.vendor == "postgresql" else endless)
+    return 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slow_database_is_not_waited_for(
+    sign_in: Callable[[str], Client], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = quiet(sign_in("operator"))
+    settings.REQUEST_SECONDS = 0.2
+    with monkeypatch.context() as patch:
+        patch.setattr("cadence_admin.views.database_now", slow)
+        assert client.get("/leases/").status_code == 503
+    settings.REQUEST_SECONDS = 20
+    assert client.get("/leases/").status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_decision_that_takes_too_long_is_none(
+    empty_tables: None,
+    database: Adapter,
+    sign_in: Callable[[str], Client],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = quiet(sign_in("approver"))
+    record = asked(database)
+    settings.REQUEST_SECONDS = 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr("approvals.decisions.enter", slow)
+        assert client.post(reverse("decision", args=[record.id]), form_of(record)).status_code == 503
+    settings.REQUEST_SECONDS = 20
+    found = database.approvals.get(record.id)
+    assert found is not None
+    assert found.state == "pending"
+    assert client.post(reverse("decision", args=[record.id]), form_of(record)).status_code in (200, 302)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_ends_in_time_is_left_alone() -> None:
+    with limited(60):
+        (watching,) = [thread for thread in threading.enumerate() if thread.name == "deadline"]
+    watching.join(20)
+    assert not watching.is_alive()
+
+
+def until_somebody_waits() -> None:
+    with connections["default"].cursor() as cursor:
+        found = 0
+        while not found:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            (found,) = cursor.fetchone()
+
+
+@pytest.fixture
+def chosen(database: Adapter, accounts: dict[str, User]) -> dict[str, tuple[Callable[[], Any], str, str]]:
+    """Two services of which each locks a row, then the end of the audit log; the table, and a column that changes nothing."""
+    record = asked(database)
+    store = RunStore("a" * 64)
+    run_id = str(store.start_run("abel-implement", "start", change="x")["runId"])
+    approver = User.objects.get(username="approver")
+    return {
+        "decide": (lambda: decide(approver, record.id, "approved", shown=None, via="page"), RECORDS, "payload"),
+        "move": (lambda: store.transition(run_id, "paused", "op-1", actor="dana"), "runs_run", "changed_at"),
+    }
+
+
+@pytest.mark.skipif(os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="SQLite has one writer at a time")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("service", ["decide", "move"])
+@pytest.mark.parametrize("fault", ["deadlock", "serialization failure"])
+def test_what_the_database_gave_up_is_done_again(
+    chosen: dict[str, tuple[Callable[[], Any], str, str]], service: str, fault: str
+) -> None:
+    work, table, column = chosen[service]
+    before = AuditEntry.objects.count()
+    holds = threading.Event()
+    tries = 0
+
+    def other() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            if fault == "deadlock":
+                # The one that waits first looks first, and is the one to give up.
+                cursor.execute("SET LOCAL deadlock_timeout = '30s'")
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [audit._LOCK])
+            else:
+                cursor.execute(f"UPDATE {table} SET {column} = {column}")
+            holds.set()
+            until_somebody_waits()
+            if fault == "deadlock":
+                cursor.execute(f"UPDATE {table} SET {column} = {column}")
+
+    def ours() -> Any:
+        nonlocal tries
+
+        def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            nonlocal tries
+            tries += f"FROM {table}" in sql.replace('"', "") and "FOR NO KEY UPDATE" in sql
+            return execute(sql, params, many, context)
+
+        holds.wait(20)
+        with connection.cursor() as cursor:
+            level = "READ COMMITTED" if fault == "deadlock" else "REPEATABLE READ"
+            cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
+        try:
+            with connection.execute_wrapper(count):
+                return work()
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("RESET default_transaction_isolation")
+
+    found = in_threads(ours, other)
+    assert not isinstance(found[0], BaseException), found[0]
+    assert found[1] is None
+    assert tries == 2
+    assert AuditEntry.objects.count() == before + 1
+
+
 HOSTILE = st.one_of(
     st.text(max_size=40),
     st.sampled_from(
@@ -239,7 +373,7 @@ def test_nothing_that_is_sent_breaks_a_page(peopled: Client, accounts: dict[str,
     assert len(every) > 40
     parameters = st.dictionaries(st.sampled_from(NAMES), HOSTILE, max_size=6)
 
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @trying(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(every), parameters, parameters, st.booleans(), st.booleans())
     def check(path: str, query: dict[str, str], form: dict[str, str], posts: bool, htmx: bool) -> None:
         headers = {"HX-Request": "true"} if htmx else {}

@@ -17,7 +17,7 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from cadence_admin import sessions
 from cadence_admin.origin import Origin, acting
-from cadence_admin.requests import client_address
+from cadence_admin.requests import BACKGROUND, client_address
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
@@ -46,7 +46,7 @@ class SessionEndMiddleware:
         if request.user.is_authenticated:
             if sessions.is_over(request.session):
                 logout(request)
-            elif sessions.BACKGROUND not in request.headers:
+            elif BACKGROUND not in request.headers:
                 sessions.keep_alive(request.session)
         return self.get_response(request)
 

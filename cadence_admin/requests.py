@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django import http
@@ -12,6 +12,9 @@ from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.utils.http import url_has_allowed_host_and_scheme
 from django_htmx.middleware import HtmxDetails
+
+# What a page asks by itself says so.
+BACKGROUND: Final = "X-Background"
 
 
 class HttpRequest(http.HttpRequest):
@@ -24,6 +27,15 @@ class HttpRequest(http.HttpRequest):
 def wants_fragment(request: HttpRequest) -> bool:
     """Whether HTMX asks for a part of the page. A page that history restores is asked for whole."""
     return bool(request.htmx) and not request.htmx.history_restore_request
+
+
+def instead_of_page(request: http.HttpRequest, response: http.HttpResponse) -> http.HttpResponse:
+    """An answer that HTMX shows in place of the whole page, wherever it was asked from; to what a page asked by itself it
+    shows nothing, and the page asks again."""
+    if "HX-Request" in request.headers:
+        response["HX-Reswap"] = "none" if BACKGROUND in request.headers else "innerHTML"
+        response["HX-Retarget"] = "#main"
+    return response
 
 
 def client_address(request: http.HttpRequest) -> str:

@@ -17,8 +17,6 @@ from cadence_admin.clock import now_ms
 from cadence_admin.models import Identity
 from cadence_admin.requests import sent_from
 
-# What a page asks by itself says so, and keeps no session alive.
-BACKGROUND: Final = "X-Background"
 _SIGNED_IN: Final = "signed_in_at"
 _SEEN: Final = "seen_at"
 _PROVED: Final = "proved_at"

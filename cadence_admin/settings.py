@@ -116,6 +116,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
+    "cadence_admin.throttle.ThrottleMiddleware",
 ]
 
 ROOT_URLCONF = "cadence_admin.urls"
@@ -211,6 +212,14 @@ PASSWORD_HASHERS = [
 ]
 # So long a request may take: then what it asks of a database is cancelled. 0 is without an end.
 REQUEST_SECONDS = env.float("CADENCE_REQUEST_SECONDS", default=20)
+# So many of these a minute (`cadence_admin.throttle`). 0 is without a limit.
+LIMITS = {"sign-in": 30, "provider": 60, "search": 60, "verify": 12, "bulk": 30}
+_limits = env.json("CADENCE_LIMITS", default={})
+if not isinstance(_limits, dict) or not all(
+    name in LIMITS and type(most) is int and most >= 0 for name, most in _limits.items()
+):
+    raise ImproperlyConfigured(f'CADENCE_LIMITS has to be such as {{"search": 120}}, of: {", ".join(LIMITS)}.')
+LIMITS |= _limits
 SESSION_IDLE_MINUTES = env.int("CADENCE_SESSION_IDLE_MINUTES", default=60)
 SESSION_HOURS = env.int("CADENCE_SESSION_HOURS", default=12)
 SESSION_COOKIE_AGE = SESSION_HOURS * 3_600

@@ -18,8 +18,7 @@ from cadence_admin import audit
 from cadence_admin.access import access_of, sees_everything
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, client_address, needs, number_in
-from cadence_admin.sessions import BACKGROUND
+from cadence_admin.requests import HttpRequest, client_address, instead_of_page, needs, number_in
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
@@ -40,15 +39,10 @@ def server_error(request: HttpRequest) -> HttpResponse:
     the console's, passes by itself, and nothing was half done."""
     if not isinstance(sys.exc_info()[1], OperationalError | InterfaceError | InternalError):
         return HttpResponse(render_to_string("500.html"), status=500)
-    asked_by_htmx = "HX-Request" in request.headers
-    template = "components/away.html" if asked_by_htmx else "503.html"
+    template = "components/away.html" if "HX-Request" in request.headers else "503.html"
     response = HttpResponse(render_to_string(template, {"method": request.method}), status=503)
     response["Retry-After"] = "5"
-    if asked_by_htmx:
-        # What a page asked by itself leaves the page as it is, and is asked again.
-        response["HX-Reswap"] = "none" if BACKGROUND in request.headers else "innerHTML"
-        response["HX-Retarget"] = "#main"
-    return response
+    return instead_of_page(request, response)
 
 
 @needs("runs.view_operation")

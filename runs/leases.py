@@ -17,6 +17,7 @@ from django.db.models import Q, QuerySet
 from cadence_admin import audit
 from cadence_admin.clock import database_now
 from cadence_admin.javascript import MAX_SAFE_INTEGER, JsonError, is_safe_integer, parse_json, stringify
+from cadence_admin.retrying import retried
 from runs.append import StoreError, append_event
 from runs.lifecycle import OPERATION_STATES, TERMINAL_STATES, LifecycleError
 from runs.models import PRESENT, LeaseEvent, Operation, Run
@@ -221,19 +222,8 @@ def reclaim(
     while left is None or left > 0:
         size = BATCH if left is None else min(BATCH, left)
         moment = database_now(using) if now is None else now
-        with transaction.atomic(using=using):
-            rows = _selected(using, moment, chosen, root_hash, older_than_ms).exclude(pk__in=busy)
-            rows = rows.select_for_update(
-                no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",)
-            )
-            found = list(rows[:size])
-            if pause:
-                batch = [(row.pk, _reclaim_and_pause(row, moment, actor, reason)) for row in found]
-            else:
-                _interrupt(found, using)
-                batch = [(row.pk, as_reclaimed(row, moment, "reclaimed")) for row in found]
-                note_reclaimed([(row, done[1]) for row, done in zip(found, batch, strict=True)], moment, actor, reason)
-            audit_reclaimed([result for _, result in batch], actor, reason, using)
+        rows = _selected(using, moment, chosen, root_hash, older_than_ms).exclude(pk__in=busy)
+        batch = _reclaim_batch(rows, size, moment, pause, actor, reason)
         yield from (result for _, result in batch)
         busy.update(pk for pk, result in batch if result.result == "busy")
         if chosen is not None:
@@ -247,6 +237,25 @@ def reclaim(
     elif limit is None:
         for row in _selected(using, moment, None, root_hash, older_than_ms).exclude(pk__in=busy)[:BATCH]:
             yield as_reclaimed(row, moment, "busy")
+
+
+@retried
+def _reclaim_batch(
+    rows: QuerySet[Operation], size: int, moment: int, pause: bool, actor: str, reason: str
+) -> list[tuple[int, Reclaimed]]:
+    """Reclaim the first of `rows` that nobody has locked, in one transaction: for each its key and what became of it."""
+    using = rows.db
+    with transaction.atomic(using=using):
+        rows = rows.select_for_update(no_key=True, skip_locked=connections[using].vendor == "postgresql", of=("self",))
+        found = list(rows[:size])
+        if pause:
+            batch = [(row.pk, _reclaim_and_pause(row, moment, actor, reason)) for row in found]
+        else:
+            _interrupt(found, using)
+            batch = [(row.pk, as_reclaimed(row, moment, "reclaimed")) for row in found]
+            note_reclaimed([(row, done[1]) for row, done in zip(found, batch, strict=True)], moment, actor, reason)
+        audit_reclaimed([result for _, result in batch], actor, reason, using)
+    return batch
 
 
 def _selected(

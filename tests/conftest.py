@@ -16,6 +16,7 @@ from django.test import Client
 from approvals import tables
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
+from cadence_admin import throttle
 from cadence_admin.accounts import ensure_local_accounts
 from cadence_admin.roles import ensure_roles
 
@@ -82,6 +83,12 @@ def _quick_emptying() -> Iterator[None]:
         patch.setattr(flush, "sql_flush", sql_flush)
         patch.setattr(flush, "emit_post_migrate_signal", make_roles)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nobody_was_here() -> None:
+    """What the tests before asked for isn't counted."""
+    throttle.counted.reset()
 
 
 @pytest.fixture

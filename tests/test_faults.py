@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import InterfaceError, InternalError, OperationalError, connection, connections, transaction
+from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 from hypothesis import HealthCheck, given
@@ -195,13 +195,13 @@ def test_what_ends_in_time_is_left_alone() -> None:
     assert not watching.is_alive()
 
 
-def until_somebody_waits() -> None:
-    with connections["default"].cursor() as cursor:
+def until_somebody_waits_for_us() -> None:
+    # Not in pg_stat_activity, which stays in a transaction as it was first seen.
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+    with connection.cursor() as cursor:
         found = 0
         while not found:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            )
+            cursor.execute(waiting)
             (found,) = cursor.fetchone()
 
 
@@ -239,7 +239,7 @@ def test_what_the_database_gave_up_is_done_again(
             else:
                 cursor.execute(f"UPDATE {table} SET {column} = {column}")
             holds.set()
-            until_somebody_waits()
+            until_somebody_waits_for_us()
             if fault == "deadlock":
                 cursor.execute(f"UPDATE {table} SET {column} = {column}")
 

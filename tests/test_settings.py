@@ -16,6 +16,12 @@ django.setup()
 print(settings.SECRET_KEY, settings.DATABASES['default']['ENGINE'], settings.SESSION_COOKIE_SECURE, sep='|')
 """
 
+OIDC = {
+    "CADENCE_OIDC_ISSUER": "https://login.example",
+    "CADENCE_OIDC_CLIENT_ID": "console",
+    "CADENCE_OIDC_CLIENT_SECRET": "x",
+}
+
 
 def start(var: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("CADENCE_", "DATABASE_URL"))}
@@ -42,6 +48,11 @@ def start(var: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         ({"CADENCE_NIFRA_TABLE_PREFIX": "x" * 46}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
         ({"CADENCE_NIFRA_TABLE_PREFIX": "a; DROP TABLE b"}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
         ({"CADENCE_NIFRA_TABLE_PREFIX": "a\n"}, "CADENCE_NIFRA_TABLE_PREFIX is no prefix"),
+        (OIDC | {"CADENCE_OIDC_ISSUER": "http://login.example"}, "CADENCE_OIDC_ISSUER has to begin with https://"),
+        (OIDC | {"CADENCE_OIDC_CLIENT_SECRET": ""}, "CADENCE_OIDC_CLIENT_SECRET are needed too"),
+        (OIDC | {"CADENCE_OIDC_GROUPS": '{"staff": 1}'}, "CADENCE_OIDC_GROUPS has to be such as"),
+        ({"CADENCE_LIMITS": '{"searches": 1}'}, "CADENCE_LIMITS has to be such as"),
+        ({"CADENCE_LIMITS": '{"search": true}'}, "CADENCE_LIMITS has to be such as"),
     ],
 )
 def test_unsafe_combinations_refuse_to_start(tmp_path: Path, environment: dict[str, str], word: str) -> None:

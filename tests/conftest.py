@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core.management.commands import flush
 from django.db import connection
 from django.test import Client
+from pytest_django import Settings
 
 from approvals import tables
 from approvals.adapter import Adapter
@@ -19,6 +20,7 @@ from approvals.backends.database import DatabaseBackend
 from cadence_admin import throttle
 from cadence_admin.accounts import ensure_local_accounts
 from cadence_admin.roles import ensure_roles
+from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider, running
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
 KEPT = {"django_content_type", "auth_permission"}
@@ -129,3 +131,15 @@ def sign_in(accounts: dict[str, User]) -> Callable[[str], Client]:
         return client
 
     return signed_in
+
+
+@pytest.fixture
+def provider(settings: Settings, accounts: dict[str, User]) -> Iterator[Provider]:
+    """An OpenID Connect provider that the console is set up for."""
+    with running() as provider:
+        settings.OIDC_ISSUER = provider.issuer
+        settings.OIDC_CLIENT_ID = CLIENT_ID
+        settings.OIDC_CLIENT_SECRET = CLIENT_SECRET
+        settings.OIDC_NAME = "Acme"
+        settings.OIDC_GROUPS = {"ops": "operator", "CN=audit,O=acme": "auditor"}
+        yield provider

@@ -1,7 +1,7 @@
 """Signing in at an OpenID Connect provider: a real one, small, on this machine."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,22 +14,11 @@ from pytest_django import Settings
 
 from cadence_admin.models import AuditEntry, Identity
 from tests.conftest import PASSWORD
-from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider, running
+from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider
 
 pytestmark = pytest.mark.django_db
 
 MINUTE = 60_000
-
-
-@pytest.fixture
-def provider(settings: Settings, accounts: dict[str, User]) -> Iterator[Provider]:
-    with running() as provider:
-        settings.OIDC_ISSUER = provider.issuer
-        settings.OIDC_CLIENT_ID = CLIENT_ID
-        settings.OIDC_CLIENT_SECRET = CLIENT_SECRET
-        settings.OIDC_NAME = "Acme"
-        settings.OIDC_GROUPS = {"ops": "operator", "CN=audit,O=acme": "auditor"}
-        yield provider
 
 
 def begin(client: Client, target: str = "") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.core.management.commands import flush
 from django.db import connection
 from django.test import Client
@@ -19,11 +19,11 @@ from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from cadence_admin import throttle
 from cadence_admin.accounts import ensure_local_accounts
-from cadence_admin.roles import ensure_roles
+from cadence_admin.roles import ROLES, ensure_roles
 from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider, running
 
 DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
-KEPT = {"django_content_type", "auth_permission"}
+KEPT = {"django_content_type", "auth_permission", "auth_group", "auth_group_permissions"}
 PASSWORD = "correct horse battery staple"
 
 
@@ -62,7 +62,8 @@ def _wants_database(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def _quick_emptying() -> Iterator[None]:
     """Django empties all tables after a test with transactions of its own. The audit log's refuses, except for this; those
-    that every test finds as `migrate` made them are left."""
+    that every test finds as `migrate` made them are left, and made so again if a test changed them."""
+    as_made = {(role, permission) for role, permissions in ROLES.items() for permission in permissions}
 
     def sql_flush(style: Any, connection: Any, **_: Any) -> list[str]:
         emptied = sorted(
@@ -79,7 +80,10 @@ def _quick_emptying() -> Iterator[None]:
         return [*(f"DROP TRIGGER {name}" for name, _ in triggers), *statements, *(sql for _, sql in triggers)]
 
     def make_roles(verbosity: int, interactive: bool, database: str) -> None:
-        ensure_roles(database)
+        rows = Group.objects.values_list("name", "permissions__content_type__app_label", "permissions__codename")
+        if {(name, f"{app}.{codename}") for name, app, codename in rows} != as_made:
+            Group.objects.all().delete()
+            ensure_roles(database)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", sql_flush)

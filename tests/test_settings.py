@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 CODE = """
-import django
 from django.conf import settings
-django.setup()
 print(settings.SECRET_KEY, settings.DATABASES['default']['ENGINE'], settings.SESSION_COOKIE_SECURE, sep='|')
 """
 

@@ -42,6 +42,11 @@ def entries(name: str) -> list[Any]:
     return [pytest.param(value, id=f"{name}-{key}") for key, value in pairs]
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: browsers, and processes that tests start, keep a worker waiting."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On PostgreSQL only tests that touch the database run again, and not for their layout: the others would do the same twice."""
     if os.environ.get("CADENCE_TEST_ENGINE") != "postgresql":

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The first is the same engine without the parts that only a screen needs: the tests take half the time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find() -> str | None:
@@ -29,7 +30,7 @@ def main() -> None:
     print("== Installing a browser for the tests")
     if subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False).returncode:
         sys.exit(
-            "The tests need a Chromium. Install one (on Debian: apt-get install chromium), "
+            "The tests need a Chromium. Install one (on Debian: apt-get install chromium-headless-shell), "
             "or name its path in CADENCE_CHROMIUM."
         )
 

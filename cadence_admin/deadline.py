@@ -1,6 +1,6 @@
 """A request has so long and no longer (`CADENCE_REQUEST_SECONDS`): what it still asks of a database then is cancelled.
 
-The cancelled statement raises as one that failed, so nothing is half done, and the page says that the database is slow. It
+The cancelled statement raises as one that failed, so nothing is half done, and the page says that the database is away. It
 is done from outside, since a timeout that the server keeps for a connection would outlive the request behind PgBouncer, and
 SQLite has none.
 """

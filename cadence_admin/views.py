@@ -18,7 +18,7 @@ from cadence_admin import audit
 from cadence_admin.access import access_of, sees_everything
 from cadence_admin.clock import database_now
 from cadence_admin.errors import ServiceError
-from cadence_admin.requests import HttpRequest, client_address, instead_of_page, needs, number_in
+from cadence_admin.requests import HttpRequest, client_address, instead_of_page, needs, number_in, sent_from
 from runs import queries
 from runs.models import Operation
 from runs.reclaiming import MOST_AT_ONCE, reclaim, why_not_here
@@ -36,11 +36,13 @@ WORKER_STATUS: Final = {"lease-changed": 409, "record-busy": 503}
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """What is shown when a view or a middleware raised: a database that is away, full, locked or read-only is no fault of
-    the console's, passes by itself, and nothing was half done."""
+    the console's, passes by itself, and nothing was half done. Whether a change was done isn't said: the answer to its commit
+    may be what got lost."""
     if not isinstance(sys.exc_info()[1], OperationalError | InterfaceError | InternalError):
         return HttpResponse(render_to_string("500.html"), status=500)
     template = "components/away.html" if "HX-Request" in request.headers else "503.html"
-    response = HttpResponse(render_to_string(template, {"method": request.method}), status=503)
+    context = {"posted": request.method == "POST", "back": sent_from(request)}
+    response = HttpResponse(render_to_string(template, context), status=503)
     response["Retry-After"] = "5"
     return instead_of_page(request, response)
 

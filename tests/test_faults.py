@@ -74,7 +74,7 @@ def test_a_page_says_so_and_recovers_by_itself(fault: Exception, sign_in: Callab
         with broken(fault):
             page = client.get(path)
         assert page.status_code == 503, path
-        assert "The database can't be reached right now" in page.content.decode()
+        assert "The database doesn't answer right now" in page.content.decode()
         assert page["Retry-After"] == "5"
         assert str(fault) not in page.content.decode()
         assert client.get(path).status_code == 200, path
@@ -95,6 +95,18 @@ def test_what_a_page_asks_by_itself_leaves_it_as_it_is(sign_in: Callable[[str], 
     assert (page.status_code, page["HX-Reswap"]) == (503, "none")
     assert (asked_for.status_code, asked_for["HX-Reswap"], asked_for["HX-Retarget"]) == (503, "innerHTML", "#main")
     assert "<html" not in asked_for.content.decode()
+
+
+def test_after_a_change_it_leads_to_where_that_was_asked_for(sign_in: Callable[[str], Client]) -> None:
+    client = quiet(sign_in("operator"))
+    sent = {"Referer": "http://testserver/leases/?show=live"}
+    with broken(FAULTS[0]):
+        page = client.post("/leases/reclaim/", {"operation": ["1"]}, headers=sent)
+        elsewhere = client.post("/leases/reclaim/", {"operation": ["1"]}, headers={"Referer": "https://evil.example/"})
+    assert page.status_code == elsewhere.status_code == 503
+    assert '<a href="/leases/?show=live">' in page.content.decode()
+    assert "done whole or not at all" in page.content.decode()
+    assert "evil" not in elsewhere.content.decode()
 
 
 def test_an_error_of_ours_is_a_500(sign_in: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch) -> None:

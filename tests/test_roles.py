@@ -1,19 +1,24 @@
 """Who may do what: every address and every role, against one table. A new address without an entry fails."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command, get_commands, load_command_class
+from django.http import HttpRequest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from approvals.conformance import FAR, approval, effect, saga
+from approvals.decisions import DecisionError, decide, expire
+from approvals.models import Decision
+from approvals.resolutions import close_effect, free_lease, resolve_step
 from cadence_admin.roles import ROLES, TABLES
 from runs.store import RunStore
 from tests.runs.stores import ROOT
@@ -66,6 +71,17 @@ TABLE: Final = {
     "cadence_admin.view_auditentry": "nnyy",
     SIGNED_IN: "yyyy",
     PUBLIC: "yyyy",
+}
+# Each action of the admin, and the permission that it takes.
+ACTIONS: Final = {
+    ("approvals.approval", "approve"): "approvals.decide_approval",
+    ("approvals.approval", "deny"): "approvals.decide_approval",
+    ("approvals.approval", "expire"): "approvals.decide_approval",
+    ("approvals.effect", "close_as_committed"): "approvals.resolve_record",
+    ("approvals.effect", "close_as_failed"): "approvals.resolve_record",
+    ("approvals.reconciliationlease", "reclaim"): "approvals.resolve_record",
+    ("runs.operation", "reclaim"): "runs.reclaim_operation",
+    ("runs.run", "verify"): "runs.view_run",
 }
 NAMES: Final = ("viewer", "approver", "operator", "auditor")
 
@@ -147,6 +163,42 @@ def test_the_admin_opens_by_its_permission(accounts: dict[str, User]) -> None:
             own = "/runs/" in table or "/approvals/" in table or "auditentry" in table
             # Who is not let in is sent to sign in; accounts and access are for superusers.
             assert status == (302 if may == "n" else 200 if own else 403), (name, table, status)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_admin_offers_what_the_table_says(accounts: dict[str, User], name: str) -> None:
+    request = HttpRequest()
+    request.user = accounts[name]
+    offered = {
+        (model._meta.label_lower, action)
+        for model, model_admin in admin.site._registry.items()
+        for action in model_admin.get_actions(request)
+    }
+    may = {action for action, needed in ACTIONS.items() if TABLE[needed][NAMES.index(name)] == "y"}
+    assert offered == may
+
+
+def test_services_ask_for_the_permission_themselves(world: dict[str, str], accounts: dict[str, User]) -> None:
+    lease = Adapter(DatabaseBackend()).leases.acquire("effects", "worker", 60_000)
+    assert lease is not None
+    works: dict[str, Callable[[User], Any]] = {
+        "approvals.decide_approval": lambda user: decide(user, "ap", "approved", shown=None, via="page"),
+        "approvals.decide_approval, to expire": lambda user: expire(user, "ap", via="page"),
+        "approvals.resolve_record, an effect": lambda user: close_effect(user, "ef", "failed", version=1, reason="x"),
+        "approvals.resolve_record, a step": lambda user: resolve_step(
+            user, "sa", "e-1", "committed", version=1, reason="x"
+        ),
+        "approvals.resolve_record, a lease": lambda user: free_lease(
+            user, "effects", owner="worker", expires_at=lease.expires_at, reason="x"
+        ),
+    }
+    for what, work in works.items():
+        for name, may in zip(NAMES, TABLE[what.partition(",")[0]], strict=True):
+            if may == "n":
+                with pytest.raises(DecisionError) as refused:
+                    work(accounts[name])
+                assert refused.value.code == "not-permitted", (what, name)
+    assert not Decision.objects.exists()
 
 
 def test_every_command_names_its_permission() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from approvals import tables, wire
 from approvals.adapter import Adapter
@@ -195,6 +195,20 @@ def test_nor_does_text_that_jsonb_would_refuse(adapter: Adapter, other: OtherSql
         return
     other.insert_payload("ap1", text)
     assert DurableRecord.objects.filter(id="ap1").count() == 1
+
+
+@pytest.mark.skipif(os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="SQLite has no search path")
+def test_nor_does_their_search_path(adapter: Adapter, other: OtherSqlite | OtherPostgres) -> None:
+    """A restore from a dump has none either."""
+    other.create("approval", "ap1", approval())
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = ''")
+        cursor.execute(
+            f"INSERT INTO public.{RECORDS} (kind, id, state, updated_at, version, payload) "
+            f"SELECT kind, 'ap2', state, updated_at, version, payload FROM public.{RECORDS} WHERE id = 'ap1'"
+        )
+    row = Approval.objects.get(id="ap2")
+    assert (row.tenant_id, row.expires_at) == ("acme", 4_000_000_000_000)
 
 
 def test_a_column_alone_decides_nothing(adapter: Adapter, other: OtherSqlite | OtherPostgres) -> None:

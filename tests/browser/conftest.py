@@ -11,9 +11,8 @@ from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page
 from pytest_django.live_server_helper import LiveServer
 
-from cadence_admin.accounts import ensure_local_accounts
 from tests.browser.chromium import find
-from tests.conftest import PASSWORD
+from tests.kept import PASSWORD
 
 # Playwright's synchronous interface runs an event loop in this thread; Django's ORM is used beside it, never inside it.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
@@ -35,10 +34,9 @@ def errors() -> list[str]:
 
 @pytest.fixture
 def open_page(
-    browser: Browser, live_server: LiveServer, transactional_db: None, errors: list[str]
+    browser: Browser, live_server: LiveServer, transactional_db: None, accounts: dict[str, User], errors: list[str]
 ) -> Iterator[Callable[..., Page]]:
     """Opens a page for one of the local accounts, signed in; any error that a page reports fails the test."""
-    ensure_local_accounts(PASSWORD)
     contexts = []
 
     def opened(name: str | None = "operator", **options: Any) -> Page:
@@ -49,7 +47,7 @@ def open_page(
         page.on("console", lambda message: _note(message, errors))
         if name:
             client = Client()
-            client.force_login(User.objects.get(username=name))
+            client.force_login(accounts[name])
             cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
         return page

@@ -32,7 +32,8 @@ from runs.models import (
     WorkspaceRevision,
 )
 from runs.source import COLUMNS, Source
-from tests.conftest import DATA, load
+from tests.conftest import load
+from tests.kept import DATA
 from tests.runs.stores import PROOF, ROOT, Store
 from tests.runs.threads import in_threads
 

@@ -115,6 +115,8 @@ def release(connection: BaseDatabaseWrapper) -> None:
             if ours:
                 cursor.execute(f"ALTER TABLE {RECORDS} {', '.join(f'DROP COLUMN {name}' for name in ours)}")
             cursor.execute(f"DROP FUNCTION IF EXISTS {MEMBER}(JSONB, TEXT), {MOMENT}(JSONB, TEXT)")
+            # Of columns that were made before those two functions were.
+            cursor.execute(f"DROP FUNCTION IF EXISTS {settings.NIFRA_TABLE_PREFIX}_document(JSONB)")
         else:
             for name in ours:
                 cursor.execute(f"ALTER TABLE {RECORDS} DROP COLUMN {name}")

@@ -290,6 +290,23 @@ def test_migrating_back_and_forth_leaves_their_rows(other: OtherSqlite | OtherPo
     assert sorted(Approval.objects.values_list("id", "tenant_id")) == [("ap1", "acme"), ("ap2", "acme")]
 
 
+@pytest.mark.skipif(os.environ.get("CADENCE_TEST_ENGINE") != "postgresql", reason="SQLite keeps no functions")
+def test_migrating_back_leaves_no_function_of_ours(database: Adapter) -> None:
+    def functions() -> set[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT proname FROM pg_proc WHERE proname LIKE 'nifra%'")
+            return {name for (name,) in cursor.fetchall()}
+
+    with connection.cursor() as cursor:  # as the columns of an earlier version had it
+        cursor.execute(
+            "CREATE FUNCTION nifra_durable_document(payload JSONB) RETURNS JSONB LANGUAGE sql IMMUTABLE AS 'SELECT payload'"
+        )
+    call_command("migrate", "approvals", "zero", verbosity=0)
+    assert functions() == set()
+    call_command("migrate", "approvals", verbosity=0)
+    assert functions() == {tables.MEMBER, tables.MOMENT}
+
+
 def test_their_create_statements_find_our_names(other: OtherSqlite | OtherPostgres, database: Adapter) -> None:
     def names() -> list[str]:
         listed = "SELECT name FROM sqlite_master" if connection.vendor == "sqlite" else "SELECT relname FROM pg_class"

@@ -387,7 +387,7 @@ def test_renewing_workers_lose_nothing_to_reclaimers(store: RunStore, run_id: st
     Each worker's lease runs out again and again and is taken anew at once, so that it is live by the time a reclaimer which
     saw it as expired could write.
     """
-    workers, rounds, reclaimers = 20, 4, 4
+    workers, rounds, reclaimers = 20, 8, 4
     dead = [f"dead-{number}" for number in range(200)]
     make_expired(store, run_id, *dead)
     runs = [str(store.start_run("abel-implement", "start", change=f"w-{number}")["runId"]) for number in range(workers)]

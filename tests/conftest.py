@@ -18,12 +18,13 @@ from approvals import tables
 from approvals.adapter import Adapter
 from approvals.backends.database import DatabaseBackend
 from cadence_admin import throttle
+from cadence_admin.accounts import ensure_local_accounts
 from cadence_admin.roles import ROLES, ensure_roles
-from tests import kept
-from tests.kept import DATA
 from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider, running
 
+DATA = Path(os.environ.get("CADENCE_VECTORS") or Path(__file__).parent / "data")
 KEPT = {"django_content_type", "auth_permission", "auth_group", "auth_group_permissions"}
+PASSWORD = "correct horse battery staple"
 
 
 def load(name: str) -> Any:
@@ -89,7 +90,6 @@ def _quick_emptying() -> Iterator[None]:
         if {(name, f"{app}.{codename}") for name, app, codename in rows} != as_made:
             Group.objects.all().delete()
             ensure_roles(database)
-            kept.forget()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", sql_flush)
@@ -127,7 +127,8 @@ def database(empty_tables: None) -> Adapter:
 @pytest.fixture
 def accounts(db: None) -> dict[str, User]:
     """The local accounts, all with `PASSWORD`."""
-    return kept.put_accounts()
+    ensure_local_accounts(PASSWORD)
+    return {user.username: user for user in User.objects.all()}
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from runs.reclaiming import reclaim
 from runs.store import RunStore
 from tests.approvals.test_four_eyes import asked
 from tests.approvals.test_pages import form_of
-from tests.kept import DATA, PASSWORD
+from tests.conftest import DATA, PASSWORD
 from tests.runs.stores import ROOT
 from tests.runs.threads import in_threads
 

@@ -23,11 +23,12 @@ from approvals.tables import RECORDS
 from cadence_admin import audit
 from cadence_admin.deadline import limited
 from cadence_admin.models import AuditEntry
+from runs.mirror import mirror_state_home
 from runs.models import Run
 from runs.store import RunStore
 from tests.approvals.test_four_eyes import asked
 from tests.approvals.test_pages import form_of
-from tests.kept import DATA, put_sample
+from tests.conftest import DATA
 from tests.runs.threads import in_threads
 from tests.test_roles import ADDRESSES
 
@@ -359,7 +360,7 @@ def peopled(empty_tables: None, database: Adapter, accounts: dict[str, User]) ->
     """An operator's client, among runs and records of every kind."""
     from django.core.management import call_command
 
-    put_sample()
+    mirror_state_home(DATA / "cadence" / "state-home")
     call_command("import_records", str(DATA / "nifra" / "records.sqlite3"))
     client = Client()
     client.force_login(accounts["operator"])

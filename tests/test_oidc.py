@@ -13,7 +13,7 @@ from joserfc.jwk import OctKey, RSAKey
 from pytest_django import Settings
 
 from cadence_admin.models import AuditEntry, Identity
-from tests.kept import PASSWORD
+from tests.conftest import PASSWORD
 from tests.provider import CLIENT_ID, CLIENT_SECRET, Provider
 
 pytestmark = pytest.mark.django_db

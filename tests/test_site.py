@@ -14,7 +14,7 @@ from approvals.decisions import shown_of
 from cadence_admin.models import ApprovalPolicy, AuditEntry
 from cadence_admin.requests import client_address, client_ip
 from tests.approvals.test_four_eyes import asked
-from tests.kept import PASSWORD
+from tests.conftest import PASSWORD
 
 pytestmark = pytest.mark.django_db
 

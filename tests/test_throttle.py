@@ -12,7 +12,7 @@ from pytest_django import Settings
 from approvals.adapter import Adapter
 from runs.store import RunStore
 from tests.approvals.test_four_eyes import asked
-from tests.kept import PASSWORD
+from tests.conftest import PASSWORD
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[str], Client]

@@ -16,7 +16,7 @@ from approvals.adapter import Adapter
 from approvals.conformance import FAR, approval, effect
 from approvals.importer import import_records
 from approvals.models import Approval, Decision, DurableRecord, Effect, ReconciliationLease
-from tests.kept import DATA
+from tests.conftest import DATA
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("empty_tables")]
 

@@ -24,7 +24,7 @@ from approvals.reconcile import Finding, LeaseLost, Worker, all_findings, expire
 from approvals.records import Binding, RecordError, SagaStep
 from approvals.sagas import Definition, SagaEngine, SagaError, StepNotCommitted
 from approvals.tokens import Claims, TokenError, sign, verify
-from tests.kept import DATA
+from tests.conftest import DATA
 from tests.runs.test_mirror import _database_url
 
 SECRET = b"0123456789abcdef0123456789abcdef"

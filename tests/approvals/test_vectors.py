@@ -14,8 +14,7 @@ from approvals.reconcile import all_findings
 from approvals.records import CLASSES, Binding, RecordError, read_record
 from approvals.tokens import TokenError, hash_token, sign, verify
 from cadence_admin.javascript import canonical_json
-from tests.conftest import entries, load
-from tests.kept import DATA
+from tests.conftest import DATA, entries, load
 
 pytestmark = pytest.mark.vectors
 

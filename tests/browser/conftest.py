@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page
 from pytest_django.live_server_helper import LiveServer
 
 from tests.browser.chromium import find
-from tests.kept import PASSWORD
+from tests.conftest import PASSWORD
 
 # Playwright's synchronous interface runs an event loop in this thread; Django's ORM is used beside it, never inside it.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"

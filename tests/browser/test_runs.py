@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from runs.mirror import mirror_store
+from runs.mirror import mirror_state_home, mirror_store
 from runs.models import Event, Run
 from tests.browser.conftest import fill_in
-from tests.kept import DATA, put_sample
+from tests.conftest import DATA
 from tests.runs.stores import Store
 
 OpenPage = Callable[..., Page]
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def sample(transactional_db: None) -> None:
-    put_sample()
+    mirror_state_home(DATA / "cadence" / "state-home")
 
 
 def rows(page: Page) -> list[str]:

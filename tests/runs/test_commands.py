@@ -13,8 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from runs.models import Run
-from tests.conftest import load
-from tests.kept import DATA
+from tests.conftest import DATA, load
 from tests.runs.stores import ROOT, Store
 from tests.runs.test_mirror import _database_url
 

@@ -32,8 +32,7 @@ from runs.models import (
     WorkspaceRevision,
 )
 from runs.source import COLUMNS, Source
-from tests.conftest import load
-from tests.kept import DATA
+from tests.conftest import DATA, load
 from tests.runs.stores import PROOF, ROOT, Store
 from tests.runs.threads import in_threads
 

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from runs.mirror import mirror_state_home, mirror_store
 from runs.models import Event, Operation, Run, StateRoot
 from runs.queries import CHAIN_PAGE_SIZE, PAGE_SIZE
-from tests.kept import DATA
+from tests.conftest import DATA
 from tests.runs.stores import PROOF, ROOT, Store
 
 pytestmark = pytest.mark.django_db

@@ -13,8 +13,7 @@ from runs.chain import ZERO_HASH, check_links, create_event, event_hash, sha256_
 from runs.lifecycle import LEGAL_MOVES, RUN_STATES, TASK_STATES, Reducer, legal_commands, reduce_events
 from runs.source import COLUMNS, Source
 from runs.verification import Verdict, verify_run
-from tests.conftest import entries, load
-from tests.kept import DATA
+from tests.conftest import DATA, entries, load
 
 pytestmark = pytest.mark.vectors
 
